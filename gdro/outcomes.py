@@ -1,0 +1,99 @@
+"""From rows to prompts: checks a cycle's rewards and losses and sums them up for each entry of the plan."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gdro import checks
+from gdro.statistics import mean_by
+
+SIGNALS = ("error", "spread", "surrogate")
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """Outcomes of a plan, arrays (P,): NaN where an entry has too few scored rollouts for a number.
+
+    ``scored`` rollouts with a reward; ``correct`` of them; ``pass_rate`` = correct / scored; ``reward`` mean;
+    ``reward_variance`` and ``success_variance`` unbiased, of two scored rollouts or more; ``signal`` the
+    prompt's loss; ``flat`` whether all its scored rewards are equal (its advantages are 0).
+    """
+
+    scored: np.ndarray
+    correct: np.ndarray
+    pass_rate: np.ndarray
+    reward: np.ndarray
+    reward_variance: np.ndarray
+    success_variance: np.ndarray
+    signal: np.ndarray
+    flat: np.ndarray
+
+    @classmethod
+    def from_rows(cls, plan, prompt_index, rewards, losses, correct, signal, success_threshold):
+        """Check the rows (R,) that came of ``plan`` and sum them up; see `Controller.observe`."""
+        size = plan.prompt_ids.size
+        index = checks.integer_array(
+            "prompt_index", prompt_index, low=0, high=size - 1, remedy="it counts the plan's entries"
+        )
+        _check_rows(index, plan)
+        rewards = checks.float_array("rewards", rewards, size=index.size)
+        if np.isinf(rewards).any():
+            at = int(np.argmax(np.isinf(rewards)))
+            raise ValueError(
+                f"rewards[{at}] is {rewards[at]}; give a finite reward, or NaN where there is none"
+            )
+        if correct is None:
+            correct = rewards > success_threshold
+        correct = _booleans("correct", correct, index.size)
+        if losses is not None:
+            losses = checks.float_array("losses", losses, size=index.size)
+            bad = ~np.isfinite(losses) & ~np.isnan(rewards)
+            if bad.any():
+                at = int(np.argmax(bad))
+                raise ValueError(
+                    f"losses[{at}] is {losses[at]}, not finite; look for NaN in the policy's outputs"
+                )
+        elif signal == "surrogate":
+            raise ValueError('signal "surrogate" needs the losses of the rows, got None; pass losses=')
+        scored = ~np.isnan(rewards)
+        if not scored.all():
+            index, rewards, correct = index[scored], rewards[scored], correct[scored]
+            losses = None if losses is None else losses[scored]
+        return cls._summed(size, index, rewards, correct, losses, signal)
+
+    @classmethod
+    def _summed(cls, size, index, rewards, correct, losses, signal):
+        scored = np.bincount(index, minlength=size)
+        right = np.bincount(index[correct], minlength=size)
+        several = np.where(scored > 1, scored, np.nan)
+        p = right / np.where(scored > 0, scored, np.nan)
+        reward = mean_by(index, rewards, size)
+        with np.errstate(over="ignore"):
+            squares = (rewards - reward[index]) ** 2
+            variance = np.bincount(index, squares, minlength=size) / (several - 1)
+        if signal == "surrogate":
+            loss = mean_by(index, losses, size)
+        else:
+            loss = 1 - p if signal == "error" else np.sqrt(p * (1 - p))
+        first = np.zeros(size)
+        first[index] = rewards
+        differing = np.bincount(index, rewards != first[index], minlength=size)
+        success_variance = p * (1 - p) * several / (several - 1)
+        return cls(scored, right, p, reward, variance, success_variance, loss, differing == 0)
+
+
+def _check_rows(index, plan):
+    rows = np.bincount(index, minlength=plan.rollouts.size)
+    if (rows > plan.rollouts).any():
+        at = int(np.argmax(rows > plan.rollouts))
+        raise ValueError(
+            f"entry {at} of the plan (prompt {plan.prompt_ids[at]}) has {rows[at]} rows, above its "
+            f"{plan.rollouts[at]} planned rollouts; check prompt_index"
+        )
+
+
+def _booleans(name, values, size):
+    array = np.asarray(values)
+    if array.dtype.kind != "b" or array.shape != (size,):
+        raise TypeError(f"{name} must be booleans (shape ({size},)), got {array.dtype}, shape {array.shape}")
+    return array
