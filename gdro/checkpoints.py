@@ -1,0 +1,184 @@
+"""What a checkpoint holds besides TRL's files: controller, cycle and buffers, without pickle, and a marker
+written last.
+
+`checkpoint-N/` gets ``gdro_state.json`` + ``.safetensors`` (controller, the same on every process) and
+``gdro_rank_<r>.json`` + ``.safetensors`` (buffer and accumulators of one process) before the parent saves and
+rotates, and ``gdro_complete.json``, which lists every file with its size, after everything else.
+"""
+
+import json
+import logging
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+logger = logging.getLogger(__name__)
+
+SCHEMA = 1
+MARKER = "gdro_complete.json"
+STATE = "gdro_state"
+_FOLDER = re.compile(r"checkpoint-(\d+)")
+
+
+def rank_name(rank):
+    """Stem of the files of process ``rank``."""
+    return f"gdro_rank_{rank}"
+
+
+def write_state(folder, stem, state):
+    """Write nested dictionaries and lists of plain values and NumPy arrays as ``<stem>.json`` and
+    ``<stem>.safetensors``.
+
+    Errors: ``TypeError`` for anything else, naming where it lies.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = {}
+    plain = _without_arrays(state, arrays, stem)
+    _replace(folder / f"{stem}.safetensors", lambda path: save_file(arrays, path))
+    text = json.dumps({"schema": SCHEMA, "state": plain})
+    _replace(folder / f"{stem}.json", lambda path: path.write_text(text))
+
+
+def read_state(folder, stem):
+    """What `write_state` wrote; ``ValueError`` where a file is missing or of another schema."""
+    folder = Path(folder)
+    for suffix in (".json", ".safetensors"):
+        if not (folder / f"{stem}{suffix}").is_file():
+            raise ValueError(
+                f"{folder} has no {stem}{suffix}: it was not written by GDROTrainer, or not to its end; "
+                "resume from "
+                "another checkpoint (gdro.checkpoints.latest_complete finds it), or start anew in an empty "
+                "folder"
+            )
+    content = json.loads((folder / f"{stem}.json").read_text())
+    if content.get("schema") != SCHEMA:
+        raise ValueError(
+            f"{folder / stem}.json has schema {content.get('schema')!r}, this version reads {SCHEMA}; "
+            "resume with the "
+            "version that wrote it"
+        )
+    return _with_arrays(content["state"], load_file(folder / f"{stem}.safetensors"))
+
+
+def write_marker(folder, step):
+    """Declare ``folder`` complete at optimiser step ``step``: every file in it with its size."""
+    folder = Path(folder)
+    files = {
+        str(path.relative_to(folder)): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MARKER
+    }
+    text = json.dumps({"schema": SCHEMA, "step": step, "files": files}, indent=1)
+    _replace(folder / MARKER, lambda path: path.write_text(text))
+
+
+def remove_marker(folder):
+    """Declare ``folder`` incomplete, before anything in it is overwritten."""
+    (Path(folder) / MARKER).unlink(missing_ok=True)
+
+
+def why_incomplete(folder):
+    """None for a complete checkpoint, else what is missing.
+
+    >>> why_incomplete("no/such/folder")
+    'it has no gdro_complete.json'
+    """
+    folder = Path(folder)
+    if not (folder / MARKER).is_file():
+        return f"it has no {MARKER}"
+    try:
+        files = json.loads((folder / MARKER).read_text())["files"]
+    except (json.JSONDecodeError, KeyError):
+        return f"its {MARKER} is not whole"
+    for name, size in files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size} bytes, {size} were written"
+    return None
+
+
+def checkpoint_folders(output_dir):
+    """Folders ``checkpoint-<step>`` in ``output_dir``, by ascending step; an empty list where there are
+    none."""
+    root = Path(output_dir)
+    if not root.is_dir():
+        return []
+    found = [path for path in root.iterdir() if path.is_dir() and _FOLDER.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(_FOLDER.fullmatch(path.name)[1]))
+
+
+def torn_folders(output_dir):
+    """Checkpoint folders of ``output_dir`` that are not complete -> what is missing."""
+    reasons = {path: why_incomplete(path) for path in checkpoint_folders(output_dir)}
+    return {path: reason for path, reason in reasons.items() if reason is not None}
+
+
+def latest_complete(output_dir):
+    """Path of the newest complete checkpoint of ``output_dir``, or None; torn ones are named in a warning.
+
+    >>> latest_complete("no/such/folder") is None
+    True
+    """
+    torn = torn_folders(output_dir)
+    if torn:
+        names = "; ".join(f"{path}: {reason}" for path, reason in torn.items())
+        logger.warning("incomplete checkpoints passed over: %s", names)
+    whole = [path for path in checkpoint_folders(output_dir) if path not in torn]
+    return str(whole[-1]) if whole else None
+
+
+def check_settings(saved, own):
+    """Raise ``ValueError`` naming every setting that differs between a checkpoint and this trainer."""
+    keys = [key for key in sorted({*saved, *own}) if saved.get(key) != own.get(key)]
+    if keys:
+        both = "; ".join(f"{key}: saved {saved.get(key)!r}, here {own.get(key)!r}" for key in keys)
+        raise ValueError(
+            f"the checkpoint was written under other settings ({both}); train with the saved ones, or "
+            "start anew in an "
+            "empty folder"
+        )
+
+
+def _replace(path, write):
+    temporary = path.with_name(path.name + ".tmp")
+    write(temporary)
+    os.replace(temporary, path)
+
+
+def _without_arrays(value, arrays, where):
+    if isinstance(value, np.ndarray):
+        key = str(len(arrays))
+        arrays[key] = np.array(value, order="C")
+        return {"array": key}
+    if isinstance(value, np.generic):
+        return _without_arrays(value.item(), arrays, where)
+    if isinstance(value, dict):
+        bad = [key for key in value if not isinstance(key, str)]
+        if bad:
+            raise TypeError(f"{where} has the key {bad[0]!r}; keys must be strings")
+        return {
+            "items": {key: _without_arrays(item, arrays, f"{where}.{key}") for key, item in value.items()}
+        }
+    if isinstance(value, (list, tuple)):
+        return [_without_arrays(item, arrays, f"{where}[{at}]") for at, item in enumerate(value)]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(
+        f"{where} is a {type(value).__name__}; only arrays, plain values, lists and dictionaries are saved"
+    )
+
+
+def _with_arrays(value, arrays):
+    if isinstance(value, dict):
+        if "array" in value:
+            return arrays[value["array"]]
+        return {key: _with_arrays(item, arrays) for key, item in value["items"].items()}
+    if isinstance(value, list):
+        return [_with_arrays(item, arrays) for item in value]
+    return value
