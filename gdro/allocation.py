@@ -1,0 +1,312 @@
+"""Integer rollout budgets met exactly: the best assignment, a draw, the variance optimum, the square-root law.
+
+An assignment gives every bin one arm (a number of rollouts for each of its prompts) so that the prompts together
+spend the budget to the rollout. Only where no such assignment exists, exactly one bin is split between two
+adjacent arms, and its log-probability is the prompt-weighted mean of theirs.
+"""
+
+import numpy as np
+
+from gdro import checks
+from gdro.budget_tables import Best, Problem, Total, leave_one_out, look_up, suffix_tables
+
+
+def best_assignment(counts, log_probs, arms, budget, *, ties="even"):
+    """The assignment of largest joint log-probability that spends the budget exactly.
+
+    max sum_b log p_b(n_b) over bins with prompts, each counted once whatever its size, subject to
+    sum_b counts_b n_b = budget, eq. (19), section 3.3, Panaganti et al. 2026. By dynamic programming over the bins, all
+    budgets at once. The paper leaves ties open: the smallest sum_b counts_b (n_b - budget/P)^2 wins, then the
+    lexicographically smallest arms (with a split: smallest rollouts per bin). Log-probabilities within 1e-9 at a
+    bin, or 1e-12 of the largest, are tied, so that rounding errors decide nothing.
+
+    Args: ``counts`` (B,) prompts in each bin, >= 0; ``log_probs`` (B, A) real, or -inf for an arm that must not
+    be used; ``arms`` (A,) consecutive integers >= 0; ``budget`` in [P * min, P * max], P = sum counts;
+    ``ties`` "even" (above) or "first" (lexicographic at once).
+    Returns (B, A) int64: prompts of each bin on each arm, rows summing to ``counts``.
+    Raises ``ValueError`` for a budget out of reach, also where only arms of probability 0 would meet it.
+
+    >>> best_assignment([2, 1], np.log([[0.5, 0.5], [0.9, 0.1]]), [2, 3], 8)
+    array([[0, 2],
+           [1, 0]])
+    >>> best_assignment([2], np.log([[0.5, 0.5]]), [2, 3], 5)
+    array([[1, 1]])
+    """
+    checks.one_of("ties", ties, ("even", "first"))
+    active, problem, shape = _problem(counts, log_probs, arms, budget)
+    problem = Problem(problem.counts, problem.logs, problem.budget, ties == "even")
+    totals = _best_totals(problem)
+    if totals is None:
+        totals = _best_split(problem)
+    return _as_prompts(totals, active, problem, shape)
+
+
+def sample_assignment(counts, log_probs, arms, budget, rng):
+    """An assignment drawn with probability proportional to prod_b p_b(n_b) among those that spend the budget.
+
+    The product distribution conditioned on eq. (19), Panaganti et al. 2026; the paper takes the arg max instead. Forward
+    sums in the log domain, then a backward draw: exact, no rejection. Where no assignment with one arm a bin
+    has positive probability, the draw is among those with exactly one bin split, in proportion to exp of their joint
+    log-probability.
+
+    Args: as `best_assignment`, and ``rng`` a numpy Generator. Returns and raises as it does.
+
+    >>> sample_assignment([1, 1], np.zeros((2, 3)), [2, 3, 4], 8, np.random.default_rng(0))
+    array([[0, 0, 1],
+           [0, 0, 1]])
+    """
+    active, problem, shape = _problem(counts, log_probs, arms, budget)
+    totals = _drawn_totals(problem, rng)
+    if totals is None:
+        totals = _drawn_split(problem, rng)
+    return _as_prompts(totals, active, problem, shape)
+
+
+def assignment_marginals(counts, log_probs, arms, budget):
+    """Probability that `sample_assignment` gives bin b the arm n: the propensity of importance weights.
+
+    P(n_b = n | budget) proportional to p_b(n) times the summed probability of the other bins spending the rest.
+
+    Args: as `best_assignment`. Returns (B, A), rows summing to 1, rows of empty bins 0.
+    Raises ``ValueError`` also where no assignment with one arm a bin meets the budget.
+
+    >>> assignment_marginals([1, 1], np.log([[0.5, 0.5], [0.8, 0.2]]), [2, 3], 5).round(3)
+    array([[0.2, 0.8],
+           [0.8, 0.2]])
+    """
+    active, problem, shape = _problem(counts, log_probs, arms, budget)
+    marginals = np.zeros(shape)
+    spends = np.arange(shape[1])
+    for b, table in leave_one_out(problem, Total):
+        logits = problem.logs[b] + look_up(table[0], problem.budget - problem.counts[b] * spends)
+        if logits.max() == -np.inf:
+            raise ValueError(
+                f"no assignment of one arm to each bin spends {budget} on prompts {list(counts)} with arms "
+                f"{arms[0]}..{arms[-1]}; a split bin has two arms and no propensity, use a whole mean budget"
+            )
+        weights = np.exp(logits - logits.max())
+        marginals[active[b]] = weights / weights.sum()
+    return marginals
+
+
+def variance_optimal(counts, variances, arms, budget):
+    """The integer assignment of least sum_b counts_b v_b / n_b that spends the budget exactly.
+
+    Minimises the variance proxy (28), Panaganti et al. 2026, of which (30) is the real-valued optimum. Arms per bin, split and ties as in
+    `best_assignment` (a split bin costs what its prompts cost; costs within 1e-9 of the largest are tied).
+
+    Args: ``counts`` (B,); ``variances`` (B,) finite, >= 0, any unit; ``arms`` (A,) consecutive integers >= 1;
+    ``budget`` in [P * min, P * max].
+    Returns (B, A) int64, rows summing to ``counts``.
+
+    >>> variance_optimal([1, 1], [1.0, 9.0], [2, 3, 4, 5, 6], 8)
+    array([[1, 0, 0, 0, 0],
+           [0, 0, 0, 0, 1]])
+    """
+    counts = checks.integer_array("counts", counts, low=0)
+    variances = _checked_variances(variances, counts.size)
+    arms = consecutive_arms(arms, low=1)
+    costs = (counts * variances / max(float((counts * variances).max(initial=0.0)), 1e-300))[:, None] / arms
+    largest = costs.max(initial=0.0)
+    return best_assignment(counts, -costs / largest if largest > 0 else costs, arms, budget)
+
+
+def square_root_law(counts, variances, mean_budget, bounds=None):
+    """Real rollouts per bin of least variance: n_b = n_bar sqrt(v_b) / sum_j q_j sqrt(v_j), q = counts / P.
+
+    Eq. (30), Panaganti et al. 2026. With ``bounds``, the optimum within them: n_b = clip(lambda sqrt(v_b)), lambda (the
+    water level; (31) with mu = 1 / lambda^2) such that sum_b q_b n_b = n_bar. Bins of variance 0 get the lower bound (0 without
+    bounds); where all others are at the upper bound, they share the rest equally. All variances 0 give n_bar.
+
+    Args: ``counts`` (B,) >= 0, not all 0; ``variances`` (B,) finite, >= 0; ``mean_budget`` > 0 rollouts per prompt;
+    ``bounds`` (low, high) containing it, or None. Returns (B,) float, also for bins without prompts.
+
+    >>> square_root_law([1, 1], [1.0, 9.0], 4)
+    array([2., 6.])
+    >>> square_root_law([1, 1], [1.0, 9.0], 4, bounds=(2, 5))
+    array([3., 5.])
+    """
+    counts = checks.integer_array("counts", counts, low=0)
+    roots = np.sqrt(_checked_variances(variances, counts.size))
+    mean_budget = checks.real_number("mean_budget", mean_budget, above=0)
+    if not counts.any():
+        raise ValueError(f"counts are all 0 ({counts.tolist()}); at least one bin needs a prompt")
+    low, high = (0.0, np.inf) if bounds is None else map(float, bounds)
+    if not low <= mean_budget <= high:
+        raise ValueError(f"mean_budget {mean_budget} is outside bounds ({low}, {high}); move one of them")
+    shares = counts / counts.sum()
+    if not roots[counts > 0].any():
+        return np.full(counts.size, mean_budget)
+    return _water_filled(shares, roots / roots[counts > 0].max(), mean_budget, low, high)
+
+
+def _water_filled(shares, roots, mean_budget, low, high):
+    """clip(level * roots, low, high) of the given mean; the mean is piecewise linear and rising in the level."""
+    unbounded = mean_budget / (shares @ roots)
+    free = np.array([low, high])[:, None] / np.where(roots > 0, roots, np.nan)
+    knots = np.unique(np.append(free[np.isfinite(free)], 0.0))
+    means = np.clip(knots[:, None] * roots, low, high) @ shares
+    above = np.searchsorted(means, mean_budget)
+    if above < knots.size and above > 0:
+        span = means[above] - means[above - 1]
+        step = knots[above] - knots[above - 1]
+        level = knots[above - 1] + step * (mean_budget - means[above - 1]) / span
+    elif above == 0:
+        level = 0.0
+    elif np.isinf(high):
+        # past the last knot every bin rises: scale what lies above it
+        level = knots[-1] + (mean_budget - means[-1]) / (shares @ roots) if knots[-1] > 0 else unbounded
+    else:
+        rest = shares[roots == 0].sum()
+        spent = shares[roots > 0].sum() * high
+        return np.where(roots > 0, high, (mean_budget - spent) / rest if rest > 0 else low)
+    return np.clip(level * roots, low, high)
+
+
+def consecutive_arms(arms, low):
+    """``arms`` as (A,) int64 after a check that they are consecutive integers rising from at least ``low``.
+
+    >>> consecutive_arms((2, 3), low=2)
+    array([2, 3])
+    """
+    array = checks.integer_array("arms", arms, low=low)
+    if array.size == 0 or (np.diff(array) != 1).any():
+        raise ValueError(f"arms must be consecutive rising integers, at least one, got {array.tolist()}")
+    return array
+
+
+def one_arm_budgets(counts, num_arms):
+    """(P * (A - 1) + 1,) bool: which excess budgets some assignment of one arm to each bin meets.
+
+    >>> one_arm_budgets([2, 3], 2)
+    array([ True, False,  True,  True, False,  True])
+    """
+    counts = checks.integer_array("counts", counts, low=0)
+    counts = counts[counts > 0]
+    everything = int(counts.sum()) * (num_arms - 1)
+    problem = Problem(counts, np.zeros((counts.size, num_arms)), everything)
+    table = Best.start
+    for b in range(counts.size):
+        table = Best.extend(problem, table, b)
+    return table[0] > -np.inf
+
+
+def _problem(counts, log_probs, arms, budget):
+    """Active bins, their problem in excess units, and the shape (B, A) of the answer; checks everything."""
+    counts = checks.integer_array("counts", counts, low=0)
+    arms = consecutive_arms(arms, low=0)
+    budget = checks.whole_number("budget", budget)
+    logs = np.asarray(log_probs, dtype=np.float64)
+    if logs.shape != (counts.size, arms.size):
+        raise ValueError(f"log_probs must have shape {(counts.size, arms.size)} (bins, arms), got {logs.shape}")
+    if not (logs < np.inf).all():
+        raise ValueError(f"log_probs must be finite or -inf, got {logs[~(logs < np.inf)][0]}")
+    prompts = int(counts.sum())
+    low, high = prompts * int(arms[0]), prompts * int(arms[-1])
+    if not low <= budget <= high:
+        raise ValueError(
+            f"budget {budget} is outside [{low}, {high}], what {prompts} prompts can spend with arms "
+            f"{arms[0]}..{arms[-1]}; change the budget or the arms"
+        )
+    active = np.flatnonzero(counts)
+    return active, Problem(counts[active], logs[active], budget - low), logs.shape
+
+
+def _as_prompts(totals, active, problem, shape):
+    """(B, A) prompts per bin and arm from the excess total of each active bin."""
+    result = np.zeros(shape, dtype=np.int64)
+    arm, upper = np.divmod(np.asarray(totals, dtype=np.int64), problem.counts)
+    result[active, arm] = problem.counts - upper
+    split = upper > 0
+    result[active[split], arm[split] + 1] = upper[split]
+    return result
+
+
+def _best_totals(problem):
+    """Excess total of each bin under the best assignment of one arm a bin, or None where there is none."""
+    remaining, totals = problem.budget, []
+    spends = np.arange(problem.logs.shape[1])
+    for b, table in enumerate(suffix_tables(problem, Best)):
+        after = remaining - problem.counts[b] * spends
+        values = problem.logs[b] + look_up(table[0], after)
+        if values.max() == -np.inf:
+            return None
+        penalties = problem.penalty(b) + look_up(table[1], after, np.inf)
+        penalties[values < values.max() - problem.tolerance] = np.inf
+        totals.append(int(problem.counts[b] * np.argmin(penalties)))
+        remaining -= totals[-1]
+    return totals if remaining == 0 else None
+
+
+def _best_split(problem):
+    """As `_best_totals` with exactly one bin split between two adjacent arms."""
+    options = []
+    for b, table in leave_one_out(problem, Best):
+        own = problem.split_totals(b)
+        values = problem.split(problem.logs[b], b, own) + look_up(table[0], problem.budget - own)
+        penalties = problem.split(problem.penalty(b), b, own) + look_up(
+            table[1], problem.budget - own, np.inf
+        )
+        options.append(np.stack([np.full(own.size, b), own, values, np.rint(penalties)]))
+    options = np.concatenate(options, axis=1) if options else np.empty((4, 0))
+    best = options[2].max(initial=-np.inf)
+    if best == -np.inf:
+        raise _no_probability(problem)
+    options = options[:, options[2] >= best - problem.tolerance]
+    options = options[:2, options[3] == options[3].min()].astype(np.int64)
+    return min(_with_split(problem, b, own, _best_totals) for b, own in options.T.tolist())
+
+
+def _with_split(problem, b, own, solve):
+    """Totals of all bins: ``own`` for the split bin b, and what ``solve`` finds for the others."""
+    others = solve(problem.without(b, problem.budget - own)) if problem.counts.size > 1 else []
+    return [*others[:b], own, *others[b:]]
+
+
+def _drawn_totals(problem, rng):
+    """Excess total of each bin under a drawn assignment of one arm a bin, or None where there is none."""
+    remaining, totals = problem.budget, []
+    spends = np.arange(problem.logs.shape[1])
+    for b, table in enumerate(suffix_tables(problem, Total)):
+        logits = problem.logs[b] + look_up(table[0], remaining - problem.counts[b] * spends)
+        if logits.max() == -np.inf:
+            return None
+        totals.append(int(problem.counts[b] * _draw(logits, rng)))
+        remaining -= totals[-1]
+    return totals if remaining == 0 else None
+
+
+def _drawn_split(problem, rng):
+    """As `_drawn_totals` with exactly one bin split between two adjacent arms."""
+    options = []
+    for b, table in leave_one_out(problem, Total):
+        own = problem.split_totals(b)
+        logits = problem.split(problem.logs[b], b, own) + look_up(table[0], problem.budget - own)
+        options.append(np.stack([np.full(own.size, b), own, logits]))
+    options = np.concatenate(options, axis=1) if options else np.empty((3, 0))
+    if options[2].max(initial=-np.inf) == -np.inf:
+        raise _no_probability(problem)
+    b, own = options[:2, _draw(options[2], rng)].astype(np.int64).tolist()
+    return _with_split(problem, b, own, lambda others: _drawn_totals(others, rng))
+
+
+def _draw(logits, rng):
+    """An index with probability proportional to exp(logits); at least one is finite."""
+    cumulative = np.cumsum(np.exp(logits - logits.max()))
+    index = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
+    # u * total may round up to the total: the last entry of positive probability is meant then
+    return int(min(index, np.searchsorted(cumulative, cumulative[-1])))
+
+
+def _no_probability(problem):
+    return ValueError(
+        f"no assignment of positive probability spends {problem.budget} rollouts above the smallest arm on bins "
+        f"of {problem.counts.tolist()} prompts; allow more arms (log_probs above -inf) or change the budget"
+    )
+
+
+def _checked_variances(variances, size):
+    variances = checks.finite_array("variances", variances, size=size)
+    if (variances < 0).any():
+        raise ValueError(f"variances must not be negative, got {variances.min()}; pass squared spreads")
+    return variances
