@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from scipy.special import betainc, betaincc
+from scipy.special import betainc
 
 from gdro import checks, windows
 from gdro.statistics import beta_prior, miss_probability
@@ -211,8 +211,9 @@ class OnlineDifficultyClassifier:
         """
         if self.settings.estimator == "posterior":
             a, b = (shape[:, None] for shape in self._posterior(prompts))
-            up = (betaincc(a, b, self._rate_edges) > self.settings.confidence).sum(axis=1)
-            down = (betainc(a, b, self._rate_edges) <= self.settings.confidence).sum(axis=1)
+            below = betainc(a, b, self._rate_edges)  # (P, B-1) posterior mass below each inner edge
+            up = (1.0 - below > self.settings.confidence).sum(axis=1)
+            down = (below <= self.settings.confidence).sum(axis=1)
         else:
             up = np.searchsorted(self._up_from, estimate, side="right")
             down = np.searchsorted(self._down_to, estimate, side="left")

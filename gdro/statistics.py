@@ -103,8 +103,8 @@ def mean_by(labels, values, num_labels):
     counts = np.bincount(labels, minlength=num_labels)
     peak = np.abs(values).max(initial=0.0)
     shift = 64 if peak > 1e280 else 0
-    means = np.bincount(labels, np.ldexp(values, -shift), minlength=num_labels)
-    means /= np.where(counts > 0, counts, np.nan)
+    sums = np.bincount(labels, np.ldexp(values, -shift), minlength=num_labels)
+    means = sums / np.where(counts > 0, counts, np.nan)
     bound = np.ldexp(peak, -shift)
     return np.ldexp(np.clip(means, -bound, bound), shift)
 

@@ -1,0 +1,468 @@
+"""The classifier against a slow, obvious one in plain Python, and its rules one by one."""
+
+import math
+import tracemalloc
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import beta
+
+from gdro.difficulty import OnlineDifficultyClassifier
+
+ESTIMATORS = ("any", "unbiased", "posterior")
+NEAR = 1e-9
+
+
+class Oracle:
+    """One list of (correct, rollouts) a prompt; every rule of the classifier written out for one prompt."""
+
+    def __init__(self, num_prompts, inner, window, hysteresis, estimator, k, confidence, exclude_extremes):
+        self.edges = [0.0, *inner, 1.0]
+        self.window, self.d, self.estimator, self.k = window, hysteresis, estimator, k
+        self.confidence, self.exclude = confidence, exclude_extremes
+        self.history = [[] for _ in range(num_prompts)]
+        self.bin = [None] * num_prompts
+        self.prior, self.calls = (1.0, 1.0), 0
+
+    def counts(self, prompt):
+        last = self.history[prompt][-self.window :]
+        return sum(c for c, _ in last), sum(n for _, n in last)
+
+    def estimate(self, prompt):
+        last = self.history[prompt][-self.window :]
+        c, n = self.counts(prompt)
+        if self.estimator == "posterior":
+            a, b = self.prior[0] + c, self.prior[1] + n - c
+            log_miss = (
+                math.lgamma(b + self.k) - math.lgamma(b) + math.lgamma(a + b) - math.lgamma(a + b + self.k)
+            )
+            return 1 - math.exp(log_miss)
+        if not last:
+            return 0.0
+        if self.estimator == "any":
+            return sum(c > 0 for c, _ in last) / len(last)
+        if n >= self.k:
+            return float(1 - Fraction(math.comb(n - c, self.k), math.comb(n, self.k)))
+        return float(1 - (1 - Fraction(c, n)) ** self.k)
+
+    def free(self, estimate):
+        return max(b for b in range(len(self.edges) - 1) if estimate >= self.edges[b] - NEAR)
+
+    def below(self, prompt, edge):
+        c, n = self.counts(prompt)
+        return beta.cdf(1 - (1 - edge) ** (1 / self.k), self.prior[0] + c, self.prior[1] + n - c)
+
+    def may_rise(self, prompt, b):
+        if self.estimator == "posterior":
+            return 1 - self.below(prompt, self.edges[b]) > self.confidence
+        return self.estimate(prompt) >= self.edges[b] + self.d - NEAR
+
+    def may_fall(self, prompt, b):
+        if self.estimator == "posterior":
+            return self.below(prompt, self.edges[b + 1]) > self.confidence
+        estimate = self.estimate(prompt)
+        return estimate <= self.edges[b + 1] - self.d + NEAR and self.free(estimate) <= b
+
+    def move(self, prompt):
+        now, bins = self.bin[prompt], range(len(self.edges) - 1)
+        if now is None:
+            self.bin[prompt] = self.free(self.estimate(prompt))
+            return
+        higher = [b for b in bins if b > now and self.may_rise(prompt, b)]
+        lower = [b for b in bins if b < now and self.may_fall(prompt, b)]
+        assert not (higher and lower)
+        self.bin[prompt] = max(higher) if higher else min(lower) if lower else now
+
+    def fit(self):
+        pairs = [self.counts(p) for p, h in enumerate(self.history) if h]
+        if not pairs:
+            return
+        c, n = sum(c for c, _ in pairs), sum(n for _, n in pairs)
+        mu, mean = (c + 0.5) / (n + 1), c / n
+        room = n - sum(m * m for _, m in pairs) / n - (len(pairs) - 1)
+        rho = 1 / 3
+        if 0 < c < n and any(m > 1 for _, m in pairs) and len(pairs) > 1:
+            observed = sum(m * (x / m - mean) ** 2 for x, m in pairs) / (mean * (1 - mean))
+            rho = min(max((observed - (len(pairs) - 1)) / room, 1 / 1001), 0.5)
+        self.prior = (mu * (1 / rho - 1), (1 - mu) * (1 / rho - 1))
+
+    def observe(self, prompts, correct, rollouts):
+        self.calls += 1
+        touched = set()
+        for prompt, c, n in zip(prompts, correct, rollouts, strict=True):
+            if n > 0:
+                self.history[prompt].append((c, n))
+                touched.add(prompt)
+        if self.calls in (1, 2, 4, 8) or self.calls % 16 == 0:
+            self.fit()
+        for prompt in touched:
+            self.move(prompt)
+
+    def reported_bin(self, prompt):
+        c, n = self.counts(prompt)
+        extreme = self.estimate(prompt) in (0.0, 1.0)
+        if self.estimator == "posterior":
+            extreme = c in (0, n)
+        if self.exclude and len(self.history[prompt]) >= 2 and extreme:
+            return -1
+        return self.free(self.estimate(prompt)) if self.bin[prompt] is None else self.bin[prompt]
+
+
+@st.composite
+def scenarios(draw):
+    inner = draw(
+        st.sampled_from(
+            [[], [0.5], [0.4, 0.75], [0.1, 0.2, 0.4, 0.6, 0.8, 0.9], [b / 10 for b in range(1, 10)]]
+        )
+    )
+    narrowest = min(np.diff([0, *inner, 1]))
+    setting = {
+        "num_prompts": draw(st.integers(1, 4)),
+        "window": draw(st.sampled_from([1, 2, 7, 8, 9, 10, 16, 20])),
+        "hysteresis": draw(st.sampled_from([0.0, 0.03, 0.08])) * min(1.0, float(narrowest) / 0.1),
+        "estimator": draw(st.sampled_from(ESTIMATORS)),
+        "k": draw(st.sampled_from([1, 2, 8])),
+        "confidence": draw(st.sampled_from([0.5, 0.8, 0.95])),
+        "exclude_extremes": draw(st.booleans()),
+    }
+    entry = st.tuples(st.integers(0, setting["num_prompts"] - 1), st.integers(0, 5), st.integers(0, 5))
+    calls = draw(st.lists(st.lists(entry, max_size=14), min_size=1, max_size=20))
+    return inner, setting, [[(p, min(c, n), n) for p, c, n in call] for call in calls]
+
+
+def columns(call):
+    return [np.array([row[i] for row in call], dtype=np.int64) for i in range(3)]
+
+
+@settings(max_examples=250, deadline=None)
+@given(scenarios())
+def test_equals_the_oracle(scenario):
+    inner, setting, calls = scenario
+    fast, slow = OnlineDifficultyClassifier(edges=inner, **setting), Oracle(inner=inner, **setting)
+    everyone = np.arange(setting["num_prompts"])
+    for call in calls:
+        fast.observe(*columns(call))
+        slow.observe(*zip(*call, strict=True)) if call else slow.observe([], [], [])
+        assert fast.visits(everyone).tolist() == [len(h) for h in slow.history]
+        np.testing.assert_allclose(
+            fast.pass_rate(everyone), [slow.estimate(p) for p in everyone], atol=1e-11, rtol=1e-11
+        )
+        assert fast.bins(everyone).tolist() == [slow.reported_bin(p) for p in everyone]
+        if setting["estimator"] == "posterior":
+            np.testing.assert_allclose(fast.prior, slow.prior, rtol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(scenarios(), st.integers(0, 19))
+def test_a_restored_classifier_goes_on_alike_and_readers_change_nothing(scenario, cut):
+    inner, setting, calls = scenario
+    first = OnlineDifficultyClassifier(edges=inner, **setting)
+    for call in calls[:cut]:
+        first.observe(*columns(call))
+    second = OnlineDifficultyClassifier(edges=inner, **setting)
+    second.load_state_dict(first.state_dict())
+    everyone = np.arange(setting["num_prompts"])
+    for call in calls[cut:]:
+        first.observe(*columns(call))
+        first.pass_rate(everyone), first.bins(everyone), first.visits(everyone), first.state_dict()
+        second.observe(*columns(call))
+    assert_same_state(first, second)
+
+
+def assert_same_state(first, second):
+    left, right = first.state_dict(), second.state_dict()
+    assert left.keys() == right.keys()
+    for key, value in left.items():
+        np.testing.assert_array_equal(value, right[key], err_msg=key)
+
+
+@settings(max_examples=60, deadline=None)
+@given(scenarios(), st.randoms(use_true_random=False))
+def test_the_order_of_different_prompts_does_not_matter(scenario, random):
+    inner, setting, calls = scenario
+    first, second = (OnlineDifficultyClassifier(edges=inner, **setting) for _ in range(2))
+    for call in calls:
+        first.observe(*columns(call))
+        keys = {p: random.random() for p, _, _ in call}
+        second.observe(*columns(sorted(call, key=lambda row: keys[row[0]])))
+    assert_same_state(first, second)
+
+
+def visited(successes, visits, **kwargs):
+    """A classifier whose prompt 0 was right in the last ``successes`` of ``visits`` visits, assigned at the
+    last one."""
+    classifier = OnlineDifficultyClassifier(1, **kwargs)
+    outcomes = np.arange(visits) >= visits - successes
+    classifier.observe(np.zeros(visits, dtype=int), outcomes.astype(int), np.ones(visits, dtype=int))
+    return classifier
+
+
+@pytest.mark.parametrize("bins", [3, 5, 7, 10, 20, 30])
+def test_an_estimate_on_an_edge_belongs_to_the_upper_bin(bins):
+    found = [visited(b, bins, edges=bins, hysteresis=0.0).bins([0])[0] for b in range(bins + 1)]
+    assert found == [*range(bins), bins - 1]
+
+
+def test_three_tenths_lies_in_bin_3():
+    # 3 / 10 < 0.1 + 0.2 = 0.30000000000000004: both spellings are the same edge
+    for edges in ([0.1, 0.2, 0.1 + 0.2, 0.4], [0.1, 0.2, 0.3, 0.4]):
+        assert visited(3, 10, edges=edges, hysteresis=0.0).bins([0]) == [3]
+    assert visited(299, 1000, window=1000).bins([0]) == [2]
+
+
+def feed(classifier, outcomes):
+    for outcome in outcomes:
+        classifier.observe([0], [outcome], [1])
+
+
+@pytest.mark.parametrize(
+    ("start", "then", "expected"),
+    [
+        # (successes of 100 at the free assignment, replaced by this many of 100, bin)
+        (50, 57, 5),  # stays within its bin
+        (50, 62, 5),  # over the edge .6, short of the margin
+        (50, 63, 6),  # on the margin
+        (50, 72, 6),  # past .7 but short of .73: one bin up
+        (50, 73, 7),  # two bins up
+        (50, 100, 9),  # as far as it goes
+        (50, 48, 5),  # below its lower edge, short of the margin
+        (50, 47, 4),  # on the margin
+        (50, 38, 4),  # past .4 but short of .37: one bin down
+        (50, 37, 3),  # two bins down
+        (50, 0, 0),  # as far as it goes
+        (95, 0, 0),
+        (5, 100, 9),
+    ],
+)
+def test_moves_up_and_down_by_one_and_by_many(start, then, expected):
+    classifier = visited(start, 100)
+    assert classifier.bins([0]) == [start // 10]
+    outcomes = np.arange(100) < then
+    classifier.observe(np.zeros(100, dtype=int), outcomes.astype(int), np.ones(100, dtype=int))
+    assert classifier.pass_rate([0]) == [then / 100]
+    assert classifier.bins([0]) == [expected]
+
+
+def test_without_margin_a_prompt_is_where_its_estimate_is():
+    classifier = OnlineDifficultyClassifier(1, hysteresis=0.0, window=10)
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        classifier.observe([0], [int(rng.random() < 0.5)], [1])
+        estimate = round(10 * classifier.pass_rate([0])[0]) / 10 if classifier.visits([0]) >= 10 else None
+        if estimate is not None:
+            assert classifier.bins([0]) == [min(round(10 * estimate), 9)]
+
+
+def test_margin_keeps_a_prompt_from_flickering():
+    outcomes = np.random.default_rng(4).integers(0, 2, 3000)
+    moves = {}
+    for margin in (0.0, 0.05):
+        classifier = OnlineDifficultyClassifier(1, edges=[0.5], window=100, hysteresis=margin)
+        bins = []
+        for outcome in outcomes:
+            classifier.observe([0], [outcome], [1])
+            bins.append(int(classifier.bins([0])[0]))
+        moves[margin] = np.count_nonzero(np.diff(bins))
+    assert 0 < moves[0.05] < moves[0.0] / 5
+
+
+def test_a_prompt_twice_in_a_call_is_two_visits_and_one_move():
+    # in two calls the first assignment would be bin 0, and 1/2 lies within the margin of the edge
+    once, twice = (OnlineDifficultyClassifier(1, edges=[0.5], hysteresis=0.1) for _ in range(2))
+    once.observe([0, 0], [0, 1], [1, 1])
+    feed(twice, [0, 1])
+    assert once.pass_rate([0]) == twice.pass_rate([0]) == [0.5]
+    assert (once.bins([0])[0], twice.bins([0])[0]) == (1, 0)
+
+
+def test_a_call_longer_than_the_window_keeps_its_last_entries():
+    classifier = OnlineDifficultyClassifier(2, window=3)
+    classifier.observe([0, 1, 0, 0, 0, 0], [1, 1, 1, 0, 1, 1], [1] * 6)
+    assert classifier.visits([0, 1]).tolist() == [5, 1]
+    np.testing.assert_allclose(classifier.pass_rate([0, 1]), [2 / 3, 1])
+    classifier.observe([0], [0], [1])  # window was 0 1 1
+    np.testing.assert_allclose(classifier.pass_rate([0]), [2 / 3])
+
+
+def test_zero_rollouts_are_no_visit():
+    classifier = OnlineDifficultyClassifier(2)
+    classifier.observe([0, 1], [0, 2], [0, 2])
+    assert classifier.visits([0, 1]).tolist() == [0, 1]
+
+
+def test_unbiased_is_unbiased_where_any_depends_on_the_rollouts():
+    """With p = 0.2 the mean of the unbiased pass@4 is 1 - 0.8^4 for 4 or 12 rollouts a visit; "any" sees 12
+    as easier."""
+    rng = np.random.default_rng(1)
+    prompts = np.arange(20_000)
+    means = {}
+    for estimator in ("any", "unbiased"):
+        for n in (4, 12):
+            classifier = OnlineDifficultyClassifier(prompts.size, estimator=estimator, k=4, window=4)
+            classifier.observe(prompts, rng.binomial(n, 0.2, prompts.size), np.full(prompts.size, n))
+            means[estimator, n] = classifier.pass_rate(prompts).mean()
+    truth = 1 - 0.8**4
+    tolerance = 4 * 0.5 / np.sqrt(prompts.size)
+    for key in (("unbiased", 4), ("unbiased", 12), ("any", 4)):
+        assert means[key] == pytest.approx(truth, abs=tolerance)
+    assert means["any", 12] == pytest.approx(1 - 0.8**12, abs=tolerance)
+
+
+def test_posterior_recovers_the_population_and_shrinks_towards_it():
+    rng = np.random.default_rng(2)
+    rates = rng.beta(0.6, 1.8, size=4000)
+    prompts = np.arange(rates.size)
+    errors = {}
+    for estimator in ("unbiased", "posterior"):
+        classifier = OnlineDifficultyClassifier(rates.size, estimator=estimator, k=1)
+        generator = np.random.default_rng(3)
+        for _ in range(4):
+            classifier.observe(prompts, generator.binomial(4, rates), np.full(rates.size, 4))
+        errors[estimator] = np.mean((classifier.pass_rate(prompts) - rates) ** 2)
+    np.testing.assert_allclose(classifier.prior, (0.6, 1.8), rtol=0.1)
+    assert errors["posterior"] < 0.9 * errors["unbiased"]
+
+
+def test_posterior_mean_has_its_closed_form():
+    classifier = OnlineDifficultyClassifier(1, estimator="posterior", k=2, window=5)
+    assert classifier.pass_rate([0]) == pytest.approx(1 - 1 / 3)  # E (1-p)^2 = 1/3 under Beta(1, 1)
+    classifier.observe([0], [1], [3])
+    a, b = classifier.prior[0] + 1, classifier.prior[1] + 2
+    assert classifier.prior == pytest.approx((0.375 * 2, 0.625 * 2))  # one prompt: rho 1/3, mu = 1.5 / 4
+    assert classifier.pass_rate([0]) == pytest.approx(1 - b * (b + 1) / ((a + b) * (a + b + 1)))
+
+
+def test_posterior_moves_only_when_sure():
+    cautious, rash = (
+        OnlineDifficultyClassifier(2, edges=[0.5], estimator="posterior", k=1, confidence=c)
+        for c in (0.99, 0.5)
+    )
+    for classifier in (cautious, rash):
+        classifier.observe([0], [0], [4])
+        classifier.observe([0], [4], [4])
+        classifier.observe([0], [1], [1])
+    assert cautious.pass_rate([0]) == rash.pass_rate([0]) > 0.5
+    assert (cautious.bins([0])[0], rash.bins([0])[0]) == (0, 1)
+    for _ in range(10):
+        cautious.observe([0], [4], [4])
+    assert cautious.bins([0]) == [1]
+    assert cautious.bins([1]) == [
+        int(cautious.pass_rate([1])[0] >= 0.5)
+    ]  # unseen: the bin of the prior's mean
+
+
+def test_extremes_are_excluded_until_they_leave_and_still_observed():
+    classifier = OnlineDifficultyClassifier(3, exclude_extremes=True, window=4, hysteresis=0.0)
+    classifier.observe([0, 1, 2], [0, 4, 1], [4, 4, 4])
+    assert classifier.bins([0, 1, 2]).tolist() == [0, 9, 9]  # one visit is not enough
+    classifier.observe([0, 1, 2], [0, 4, 0], [4, 4, 4])
+    assert classifier.bins([0, 1, 2]).tolist() == [-1, -1, 5]
+    classifier.observe([0, 1], [1, 0], [4, 4])
+    assert classifier.bins([0, 1]).tolist() == [3, 6]
+    assert classifier.visits([0, 1]).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (([3], [0], [1]), ValueError, r"prompts\[0\] is 3, above the limit 2"),
+        (([0, -1], [0, 0], [1, 1]), ValueError, r"prompts\[1\] is -1, below the limit 0"),
+        (([0], [2], [1]), ValueError, r"correct\[0\] is 2, above the 1 rollouts of prompt 0"),
+        (([0], [-1], [1]), ValueError, r"correct\[0\] is -1"),
+        (([0], [0], [-2]), ValueError, r"rollouts\[0\] is -2"),
+        (([0, 1], [0], [1, 1]), ValueError, r"correct must have shape \(2,\), got shape \(1,\)"),
+        (([0], [0.5], [1]), TypeError, "correct must be integers, got dtype float64"),
+        (([0], [True], [1]), TypeError, "correct must be integers, got dtype bool"),
+        (([[0]], [[0]], [[1]]), ValueError, "prompts must have one axis"),
+    ],
+)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_bad_observations_are_refused_and_change_nothing(call, error, message, estimator):
+    classifier = OnlineDifficultyClassifier(3, estimator=estimator)
+    classifier.observe([0, 1], [1, 0], [2, 2])
+    before = classifier.state_dict()
+    with pytest.raises(error, match=message):
+        classifier.observe(*call)
+    for key, value in classifier.state_dict().items():
+        np.testing.assert_array_equal(value, before[key])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"edges": [0.5, 0.4]}, r"edges must ascend strictly inside \(0, 1\), got \[0.5, 0.4\]"),
+        ({"edges": [0.0, 0.4]}, "edges must ascend"),
+        ({"edges": [0.4, 1.0]}, "edges must ascend"),
+        ({"edges": [0.4, float("nan")]}, r"edges\[1\] is nan"),
+        ({"edges": 0}, "edges must be at least 1, got 0"),
+        ({"hysteresis": 0.1}, "hysteresis 0.1 must be smaller than the narrowest bin, 0.1 wide"),
+        ({"edges": [0.4, 0.45], "hysteresis": 0.06}, "narrowest bin, 0.05 wide"),
+        ({"hysteresis": -0.01}, "hysteresis must be at least 0, got -0.01"),
+        ({"window": 0}, "window must be at least 1, got 0"),
+        ({"k": 0}, "k must be at least 1"),
+        ({"confidence": 0.4}, "confidence must be at least 0.5, got 0.4"),
+        ({"confidence": 1.0}, "confidence must be below 1"),
+        (
+            {"estimator": "mean"},
+            "unknown estimator 'mean'; the known ones are 'any', 'unbiased', 'posterior'",
+        ),
+    ],
+)
+def test_bad_settings_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        OnlineDifficultyClassifier(3, **kwargs)
+
+
+def test_a_state_of_other_settings_or_a_damaged_one_is_refused():
+    classifier = OnlineDifficultyClassifier(3, window=50)
+    classifier.observe([0], [1], [2])
+    state = classifier.state_dict()
+    with pytest.raises(ValueError, match="window: saved 50, here 100"):
+        OnlineDifficultyClassifier(3).load_state_dict(state)
+    damages = (
+        ("bits", {**state, "bits": state["bits"][:, 1:]}),
+        ("bins", {**state, "bins": state["bins"] + 20}),
+        ("successes", {**state, "successes": state["successes"] + 1}),
+        ("visits", {key: value for key, value in state.items() if key != "visits"}),
+    )
+    fresh = OnlineDifficultyClassifier(3, window=50)
+    before = fresh.state_dict()
+    for name, damaged in damages:
+        with pytest.raises(ValueError, match=name):
+            fresh.load_state_dict(damaged)
+    for key, value in fresh.state_dict().items():
+        np.testing.assert_array_equal(value, before[key])
+
+
+def test_counts_over_255_widen_the_ring_and_travel_in_the_state():
+    classifier = OnlineDifficultyClassifier(2, estimator="unbiased", k=1, window=3)
+    classifier.observe([0, 1], [100, 1], [200, 4])
+    classifier.observe([0, 1], [300, 1], [600, 4])
+    again = OnlineDifficultyClassifier(2, estimator="unbiased", k=1, window=3)
+    again.load_state_dict(classifier.state_dict())
+    for one in (classifier, again):
+        one.observe([0], [70_000], [70_000])
+        assert one.pass_rate([0, 1]) == pytest.approx([70_400 / 70_800, 2 / 8])
+
+
+def test_a_million_prompts_fit_in_forty_megabytes():
+    tracemalloc.start()
+    try:
+        classifier = OnlineDifficultyClassifier(1_000_000)
+        for start in range(0, 1_000_000, 250_000):
+            block = np.arange(start, start + 2048)
+            classifier.observe(block, np.ones(block.size, dtype=int), np.full(block.size, 4))
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert max(held, peak) < 40e6
+    assert classifier.nbytes == 19_000_000
+
+
+@pytest.mark.parametrize(("estimator", "each"), [("any", 19), ("unbiased", 213), ("posterior", 213)])
+def test_memory_is_what_the_docstring_says(estimator, each):
+    assert OnlineDifficultyClassifier(1000, estimator=estimator).nbytes == 1000 * each
+    assert str(each) in OnlineDifficultyClassifier.__doc__
