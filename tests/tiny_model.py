@@ -1,13 +1,20 @@
-"""A two-layer random Qwen3 with a character tokenizer, prompts and rewards for trainer tests; nothing is downloaded."""
+"""A two-layer random Qwen3 with a character tokenizer, prompts and rewards for trainer tests; nothing is
+downloaded."""
 
+import dataclasses
 import functools
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from trl import GRPOConfig
+
+from gdro.config import GDROConfig
+from gdro.trainer import GDROTrainer
 
 CHARACTERS = "0123456789+-=abcdefghijk"
 TEXTS = [f"{a}{sign}{b}=" for a in range(4) for sign in "+-" for b in (1, 2)]
@@ -17,6 +24,7 @@ def make_tokenizer():
     vocabulary = {"<pad>": 0, "<eos>": 1, "<unk>": 2}
     vocabulary.update({character: 3 + at for at, character in enumerate(CHARACTERS)})
     core = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    core.decoder = decoders.Fuse()
     core.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     return PreTrainedTokenizerFast(
         tokenizer_object=core, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
@@ -45,7 +53,9 @@ def model_folder():
     model = Qwen3ForCausalLM(config)
     torch.set_rng_state(state)
     for parameter in model.parameters():
-        parameter.data.mul_(2.5 if parameter.ndim > 1 else 1.0)  # sharper, so that completions differ between prompts
+        parameter.data.mul_(
+            2.5 if parameter.ndim > 1 else 1.0
+        )  # sharper, so that completions differ between prompts
     model.save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     return str(folder)
@@ -53,7 +63,9 @@ def model_folder():
 
 def prompts(count=8, **columns):
     """``count`` distinct prompts with an answer; further columns as given."""
-    return Dataset.from_dict({"prompt": TEXTS[:count], "answer": [str(at % 5) for at in range(count)], **columns})
+    return Dataset.from_dict(
+        {"prompt": TEXTS[:count], "answer": [str(at % 5) for at in range(count)], **columns}
+    )
 
 
 def short_reward(completions, **kwargs):
@@ -95,6 +107,40 @@ def arguments(output_dir, **changes):
     } | changes
 
 
+def train(folder, reward=short_reward, dataset=None, trainer=None, **changes):
+    """A `GDROTrainer` (or ``trainer``) after ``train()`` on the tiny model; ``changes`` go to its
+    arguments."""
+    made = make(folder, reward, dataset, trainer, **changes)
+    made.train()
+    return made
+
+
+def make(folder, reward=short_reward, dataset=None, trainer=None, **changes):
+    """As `train`, before training; ``eval_dataset`` and ``peft_config`` go to the trainer itself."""
+    trainer = trainer or GDROTrainer
+    settings = GDROConfig if issubclass(trainer, GDROTrainer) else GRPOConfig
+    apart = ("eval_dataset", "peft_config", "callbacks", "max_rounds", "rollout_budget", "optimizers")
+    further = {name: changes.pop(name) for name in apart if name in changes}
+    dataset = prompts() if dataset is None else dataset
+    return trainer(model_folder(), reward, settings(**arguments(folder, **changes)), dataset, **further)
+
+
+def script(trainer, rollouts=None, weights=None):
+    """Make the trainer's controller plan these ``rollouts`` and ``weights`` (P,); returns the list of plans
+    it makes."""
+    original, plans = trainer.controller.plan, []
+
+    def plan(prompt_ids):
+        made = original(prompt_ids)
+        given = {"rollouts": rollouts, "weights": weights}
+        changed = {name: np.array(value) for name, value in given.items() if value is not None}
+        plans.append(dataclasses.replace(made, **changed))
+        return plans[-1]
+
+    trainer.controller.plan = plan
+    return plans
+
+
 def losses(trainer):
     """Logged entries without what a clock decides, and without the summary of a ``train`` call."""
     clocked = ("step_time", "runtime", "per_second")
@@ -113,4 +159,6 @@ def parameters(trainer):
 def assert_same_parameters(left, right):
     assert left.keys() == right.keys()
     for name in left:
-        assert torch.equal(left[name], right[name]), f"{name} differs by {(left[name] - right[name]).abs().max()}"
+        assert torch.equal(left[name], right[name]), (
+            f"{name} differs by {(left[name] - right[name]).abs().max()}"
+        )
