@@ -44,10 +44,10 @@ def _bin_table(plan, outcomes, adversaries):
     size = adversaries.weight.size
     visited = np.where(outcomes.scored > 0, plan.bins, -1)
     loss = _means(visited, outcomes.signal, size)
-    centred = outcomes.signal - np.append(loss, np.nan)[visited]
     prompts = _sums(plan.bins, np.ones(plan.bins.size), size)
     rollouts = _sums(plan.bins, plan.rollouts, size)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        centred = outcomes.signal - np.append(loss, np.nan)[visited]
         return {
             "prompts": prompts,
             "share": prompts / max(prompts.sum(), 1),
