@@ -29,11 +29,11 @@ class Controller:
       "spread"     sqrt(p (1 - p)), the square root of the variance proxy (28);
       "surrogate"  mean of the rows' losses (6), eq. (7), which ``observe`` then needs.
 
-    Args: ``classifier`` an `OnlineDifficultyClassifier`; ``prompt`` a `PromptGDRO` or None (weights 1);
-    ``rollout`` a `RolloutGDRO` (or a rule of its kind) or None (``mean_budget`` rollouts for every prompt,
-    then required); ``seed`` >= 0; ``bins`` (N,) fixed bin of every prompt in [0, B), for groups given by a
-    column: the classifier still observes, but does not decide; ``data_fingerprint`` any string that tells
-    data sets apart; ``success_threshold``: a rollout is correct where its reward exceeds it, unless
+    Args: ``classifier`` an `OnlineDifficultyClassifier`; ``prompt`` a `PromptGDRO`, or None (weights 1);
+    ``rollout`` a `RolloutGDRO` or a rule of its kind, or None: every prompt has ``mean_budget`` rollouts,
+    which is required then; ``seed`` >= 0; ``bins`` (N,) fixed bin of every prompt in [0, B), for groups given
+    by a column: the classifier still observes, but does not decide; ``data_fingerprint`` any string that
+    tells data sets apart; ``success_threshold``: a rollout is correct where its reward exceeds it, unless
     ``observe`` is told.
     Raises ``ValueError`` where the parts disagree about the number of bins or the mean budget, naming both.
 
@@ -145,8 +145,7 @@ class Controller:
         checks.integer_array("plan.bins", plan.bins, low=-1, high=self.num_bins - 1)
 
     def _restore_rollout_plan(self, plan):
-        """Make ``plan`` the rollout adversary's last plan, where it is not: after resuming, or another plan
-        since."""
+        """Make ``plan`` the rollout adversary's last plan, where resuming or a later plan() left another."""
         if self.rollout is None or plan is self._planned:
             return
         again = self.rollout.plan(plan.bins, self._generator("rollouts"))

@@ -51,17 +51,19 @@ class OnlineDifficultyClassifier:
     """Keeps the last visits of every prompt and sorts the prompts into pass-rate bins.
 
     Bin b is [a_b, a_{b+1}), the last closed, eq. (11); an estimate within 1e-9 of an edge belongs to the
-    upper bin. The first observation assigns freely; later a prompt moves up to the highest b whose lower edge
-    satisfies estimate >= a_b + hysteresis, down to the lowest b whose upper edge satisfies estimate <=
-    a_{b+1} - hysteresis, else stays.
+    upper bin. The first observation assigns freely. Later a prompt moves
+      up    to the highest b whose lower edge satisfies estimate >= a_b + hysteresis,
+      down  to the lowest b whose upper edge satisfies estimate <= a_{b+1} - hysteresis, else stays.
 
-    Estimates over the window (``pass_rate``): "any"        mean of the indicators "some rollout was right",
-    eq. (10); unseen prompts 0; "unbiased"   counts c of n pooled over the window: 1 - C(n-c,k)/C(n,k) once n
-    >= k, before 1-(1-c/n)^k; unseen 0; "posterior"  mean of 1-(1-p)^k under Beta(a+c, b+n-c). A prompt moves
-    over a boundary when the posterior mass beyond it exceeds ``confidence``: up to the highest, down to the
-    lowest such bin. The prior (a, b) is Beta(1, 1) until fitted, by moments, to the windows of all visited
-    prompts, after the calls of observe number 1, 2, 4, 8, 16 and every 16th from there. Unseen prompts have
-    the prior's mean and its bin.
+    Estimates over the window (``pass_rate``):
+      "any"        mean of the indicators "some rollout was right", eq. (10); unseen prompts 0;
+      "unbiased"   from c of n pooled over the window, 1 - C(n-c,k)/C(n,k) once n >= k, before that
+                   1 - (1-c/n)^k; unseen prompts 0;
+      "posterior"  mean of 1 - (1-p)^k under Beta(a+c, b+n-c). A prompt moves over a boundary when the
+                   posterior mass beyond it exceeds ``confidence``: up to the highest such bin, down to the
+                   lowest. The prior (a, b) is Beta(1, 1) until fitted, by `statistics.beta_prior`, to the
+                   windows of all visited prompts, in the calls of observe number 1, 2, 4, 8, 16 and every
+                   16th from there. Unseen prompts have the prior's mean and its bin.
 
     Departures: the paper has "any" alone and no rule for jumps over several bins; released code cannot move
     down.
@@ -71,10 +73,10 @@ class OnlineDifficultyClassifier:
     or 413 once a visit had more than 255 rollouts.
 
     Args: ``edges`` a number of equal bins, or ascending inner edges in (0, 1); ``window`` visits kept, >= 1;
-    ``hysteresis`` in [0, narrowest bin); ``k`` of pass@k >= 1; ``confidence`` in [0.5, 1);
-    ``exclude_extremes``: a prompt of at least two visits whose estimate is exactly 0 or 1 ("posterior": whose
-    window has no success, or no failure) is in bin -1 until it is not; its estimate and bin are kept up to
-    date meanwhile.
+    ``hysteresis`` in [0, narrowest bin); ``k`` of pass@k, >= 1; ``confidence`` in [0.5, 1).
+    ``exclude_extremes``: a prompt of at least two visits whose estimate is exactly 0 or 1 is in bin -1 until
+    it is not. A posterior mean is never 0 or 1: there, the window having no success or no failure counts.
+    An excluded prompt is still observed, its estimate and bin kept up to date.
 
     >>> classifier = OnlineDifficultyClassifier(4, edges=[0.5])
     >>> classifier.observe([2, 3, 3], [1, 0, 4], [4, 4, 4])
@@ -104,7 +106,6 @@ class OnlineDifficultyClassifier:
             exclude_extremes=exclude_extremes,
         )
         inner = np.array(self.settings.inner_edges)
-        self._inner = inner
         self._free_above = inner - _ON_EDGE
         self._up_from = inner + hysteresis - _ON_EDGE
         self._down_to = inner - hysteresis + _ON_EDGE
