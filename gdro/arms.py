@@ -1,0 +1,268 @@
+"""The matrix of the study: its scales, its study arms, and every setting that either decides.
+
+A scale says what is trained, on what and for how long; a study arm says what the adversaries do. All arms of
+a scale share prompts, their order, seed, rollouts a cycle, steps a generation and KL, so that an arm differs
+in its adversary alone.
+"""
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+GENERATION_STEPS = (
+    2  # optimiser steps a generation: with one, the paper's surrogate signal is only its KL term
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A base model with its task, its batch and the length of its runs.
+
+    ``cycles`` rounds of generation, each ``prompts`` x ``rollouts`` completions and two optimiser steps.
+    ``family`` names the subfolder of the figures. ``extra`` holds further trainer fields of the scale
+    (sampling, precision, engine).
+    """
+
+    name: str
+    family: str
+    model: str
+    task: str
+    prompts: int
+    rollouts: int
+    cycles: int
+    learning_rate: float
+    max_completion: int
+    eval_completion: int
+    save_every: int = 20
+    eval_samples: int = 8
+    extra: MappingProxyType = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self):
+        for name in (
+            "prompts",
+            "rollouts",
+            "cycles",
+            "max_completion",
+            "eval_completion",
+            "save_every",
+            "eval_samples",
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"scale {self.name}: {name}={value!r} must be an integer of at least 1")
+        if not self.learning_rate > 0:
+            raise ValueError(f"scale {self.name}: learning_rate={self.learning_rate!r} must be above 0")
+        if self.prompts * self.rollouts % GENERATION_STEPS:
+            raise ValueError(
+                f"scale {self.name}: {self.prompts} prompts x {self.rollouts} rollouts cannot be halved into "
+                f"{GENERATION_STEPS} optimiser steps: make one of them even"
+            )
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps of a run."""
+        return self.cycles * GENERATION_STEPS
+
+
+@dataclass(frozen=True)
+class StudyArm:
+    """One way of training: the GDROConfig fields that make it, a label for figures, and what it stands for.
+
+    ``trainer`` is "gdro", or "dapo-filter" for the arm that draws its prompts again and is held to the
+    rollouts of a run instead of its steps. ``groups`` "family x level" fixes the bins from these columns.
+    """
+
+    name: str
+    label: str
+    says: str
+    fields: MappingProxyType
+    trainer: str = "gdro"
+    groups: str | None = None
+
+
+def _tiny(name, **changes):
+    shared = {
+        **{"prompts": 48, "rollouts": 4, "cycles": 100, "learning_rate": 1e-4},
+        **{"max_completion": 22, "eval_completion": 28},
+    }
+    return Scale(name=name, family="tiny", model=name, task="tiny", **{**shared, **changes})
+
+
+def _arm(name, label, says, *, trainer="gdro", groups=None, **fields):
+    return StudyArm(name, label, says, MappingProxyType(fields), trainer, groups)
+
+
+def _registry(*entries):
+    return MappingProxyType({entry.name: entry for entry in entries})
+
+
+SCALES = _registry(_tiny("tiny-s"), _tiny("tiny-m"), _tiny("tiny-l"))
+
+# Appendix A, Panaganti et al. 2026, where it speaks of the optimiser: held equal over the arms.
+COMMON = MappingProxyType(
+    {
+        **{
+            "beta": 0.001,
+            "epsilon": 0.2,
+            "epsilon_high": 0.28,
+            "loss_type": "grpo",
+            "scale_rewards": "group",
+        },
+        **{"advantage_clip": 5.0, "advantage_std": "population"},
+        **{"num_bins": 10, "window": 100, "hysteresis": 0.03, "estimator": "any"},
+    }
+)
+_PROMPT = {
+    **{"prompt_gdro": True, "prompt_step_size": 0.65, "prompt_exploration": 0.01, "prompt_ema_rate": 0.12},
+    **{"max_weight": 15.0},
+}
+_ROLLOUT = {
+    **{
+        "rollout_gdro": True,
+        "rollouts_min": 2,
+        "rollouts_max": 12,
+        "arm_step_size": 0.65,
+        "arm_exploration": 0.01,
+    },
+    **{"arm_ema_rate": 0.4, "price_step_size": 0.05},
+}
+_PAPER = {"signal": "surrogate", "share_normalized": True, "rollout_weighting": "per_response"}
+_ARGUED = {"signal": "error", "share_normalized": False, "rollout_weighting": "per_prompt"}
+
+ARMS = _registry(
+    _arm("grpo", "GRPO", "the baseline: uniform weights, uniform rollouts", **_PAPER),
+    _arm("prompt-gdro", "Prompt-GDRO", "weights per bin, with the paper's settings", **_PROMPT, **_PAPER),
+    _arm("rollout-gdro", "Rollout-GDRO", "rollouts per bin, with the paper's settings", **_ROLLOUT, **_PAPER),
+    _arm("joint", "both", "both adversaries, with the paper's settings", **_PROMPT, **_ROLLOUT, **_PAPER),
+    _arm(
+        "prompt-gdro-error",
+        "Prompt-GDRO (error)",
+        "weights per bin from the failure rate, loss not divided by share",
+        **_PROMPT,
+        **_ARGUED,
+    ),
+    _arm(
+        "rollout-gdro-variance",
+        "Rollout-GDRO (variance)",
+        "rollouts per bin from the reward variance of section 4, every prompt with equal gradient weight",
+        **_ROLLOUT,
+        **_ARGUED,
+        utility="variance",
+    ),
+    _arm(
+        "dapo-filter",
+        "DAPO filter",
+        "drop rollout groups without variance and refill; the dropped rollouts count",
+        trainer="dapo-filter",
+        **_ARGUED,
+    ),
+    _arm(
+        "sqrt-law",
+        "square-root law",
+        "variance-optimal rollouts (30) from running variances, no bandit",
+        **(_ROLLOUT | {"rollout_rule": "sqrt-law"}),
+        **_ARGUED,
+    ),
+    _arm(
+        "class-gdro",
+        "class-based GDRO",
+        "fixed groups (family x level), cumulative scores; the step is the paper's 0.65 x 0.12, the weight "
+        "that its "
+        "moving average gives one observation",
+        groups="family x level",
+        **(_PROMPT | {"prompt_step_size": 0.078, "prompt_score": "cumulative", "score_clip": 1000.0}),
+        **_ARGUED,
+        weight_normalization="mean_one",
+    ),
+)
+
+PROFILES = MappingProxyType(
+    {
+        "quick": MappingProxyType(
+            {
+                "scales": ("tiny-s",),
+                "arms": ("grpo", "prompt-gdro-error", "rollout-gdro-variance"),
+                "seeds": (0,),
+            }
+        ),
+        "full": MappingProxyType({"scales": tuple(SCALES), "arms": tuple(ARMS), "seeds": (0, 1, 2, 3, 4)}),
+    }
+)
+
+
+def known(kind: str, name, registry):
+    """The entry of a registry; an unknown name raises ``ValueError`` and lists the known ones."""
+    if name not in registry:
+        raise ValueError(f"unknown {kind} {name!r}: the known ones are {', '.join(registry)}")
+    return registry[name]
+
+
+def cells(scales, arms, seeds) -> list[tuple[str, str, int]]:
+    """All (scale, arm, seed) of a part of the matrix, checked; an empty part raises.
+
+    >>> cells(["tiny-s"], ["grpo", "joint"], [0])
+    [('tiny-s', 'grpo', 0), ('tiny-s', 'joint', 0)]
+    """
+    for kind, names, registry in (("scale", scales, SCALES), ("arm", arms, ARMS)):
+        if not names:
+            raise ValueError(f"no {kind} given: name at least one of {', '.join(registry)}")
+        for name in names:
+            known(kind, name, registry)
+    if not seeds:
+        raise ValueError("no seed given: name at least one integer >= 0")
+    for seed in seeds:
+        _check_seed(seed)
+    return [(scale, arm, seed) for scale in scales for arm in arms for seed in seeds]
+
+
+def settings(scale: str, arm: str, seed: int, cycles: int | None = None) -> dict:
+    """GDROConfig fields of one cell of the study, all plain data; the output folder is the run's and not in
+    it.
+
+    cycles: a shorter or longer run than the scale's. Unknown names and values out of range raise, listing
+    what is known.
+
+    >>> settings("tiny-s", "grpo", 0)["max_steps"]
+    200
+    """
+    what, how = known("scale", scale, SCALES), known("arm", arm, ARMS)
+    _check_seed(seed)
+    if cycles is not None and (isinstance(cycles, bool) or not isinstance(cycles, int) or cycles < 1):
+        raise ValueError(
+            f"cycles={cycles!r} must be an integer of at least 1, or None for the {what.cycles} of {scale}"
+        )
+    rows = what.prompts * what.rollouts
+    chosen = {
+        **{
+            "seed": seed,
+            "data_seed": seed,
+            "num_generations": what.rollouts,
+            "max_steps": (cycles or what.cycles) * 2,
+        },
+        **{"per_device_train_batch_size": rows // GENERATION_STEPS, "gradient_accumulation_steps": 1},
+        **{
+            "steps_per_generation": GENERATION_STEPS,
+            "num_iterations": 1,
+            "max_completion_length": what.max_completion,
+        },
+        **{"learning_rate": what.learning_rate, "lr_scheduler_type": "constant", "warmup_steps": 0},
+        **{"temperature": 1.0, "top_p": 1.0, "top_k": 0, "bf16": False},
+        **{
+            "save_strategy": "steps",
+            "save_steps": what.save_every,
+            "save_total_limit": 2,
+            "logging_steps": 1,
+        },
+        **COMMON,
+        **what.extra,
+        **how.fields,
+    }
+    if how.groups:
+        chosen["bin_column"] = "static_bin"
+    if what.family == "tiny":
+        chosen["use_cpu"] = True  # bit-identical on every machine; a GPU gains nothing at this size
+    return chosen
+
+
+def _check_seed(seed):
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed {seed!r} must be an integer >= 0")

@@ -1,0 +1,85 @@
+"""Progress that fits its place: one line that updates in a notebook, lines now and then in a log."""
+
+import os
+import sys
+import time
+
+VARIABLE = "GDRO_PROGRESS"  # set by the notebook runner for the kernels it starts
+MODES = ("live", "lines", "none")
+
+
+def default_mode() -> str:
+    """The mode of ``GDRO_PROGRESS`` where set, else "live" in a notebook kernel and "lines" elsewhere."""
+    mode = os.environ.get(VARIABLE)
+    if mode is None:
+        return "live" if "ipykernel" in sys.modules else "lines"
+    if mode not in MODES:
+        raise ValueError(f"{VARIABLE}={mode!r} is not a progress mode: use one of {', '.join(MODES)}")
+    return mode
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, hours where there are any.
+
+    >>> clock(75), clock(3700)
+    ('1:15', '1:01:40')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Progress:
+    """Says how far a piece of work is: ``update`` as often as one likes, shown at most every ``every``
+    seconds.
+
+    In mode "live" the last state stays without times, so that a notebook's output is the same whenever it is
+    made.
+    """
+
+    def __init__(
+        self, label: str, total: int, mode: str | None = None, every: float = 5.0, unit: str = "step"
+    ):
+        self.label, self.total, self.unit, self.every = label, total, unit, every
+        self.mode = default_mode() if mode is None else mode
+        if self.mode not in MODES:
+            raise ValueError(f"mode {self.mode!r} is not a progress mode: use one of {', '.join(MODES)}")
+        self._start, self._first, self._shown, self._display = time.monotonic(), None, -float("inf"), None
+
+    def update(self, done: int, note: str = "") -> None:
+        """Show ``done`` of ``total`` with the time left, at the pace since the first update."""
+        if self._first is None:
+            self._first = (done, time.monotonic())
+        now = time.monotonic()
+        if now - self._shown >= (0.5 if self.mode == "live" else self.every) or done >= self.total:
+            self._shown = now
+            self._show(self._text(done, note, self._left(done, now)))
+
+    def say(self, text: str) -> None:
+        """Show one remark about the work."""
+        self._show(f"{self.label}: {text}")
+
+    def close(self, note: str = "") -> None:
+        """Show the end; in mode "lines" with the time it took."""
+        took = "" if self.mode == "live" else f" in {clock(time.monotonic() - self._start)}"
+        self._show(f"{self.label}: done{took}" + (f", {note}" if note else ""))
+
+    def _left(self, done, now):
+        first, at = self._first
+        if done <= first or done >= self.total:
+            return ""
+        return f", {clock((now - at) / (done - first) * (self.total - done))} left"
+
+    def _text(self, done, note, left):
+        return f"{self.label}: {self.unit} {done}/{self.total}" + (f", {note}" if note else "") + left
+
+    def _show(self, text):
+        if self.mode == "lines":
+            print(text, flush=True)
+        elif self.mode == "live":
+            from IPython.display import display  # only a kernel shows it
+
+            if self._display is None:
+                self._display = display({"text/plain": text}, raw=True, display_id=True)
+            else:
+                self._display.update({"text/plain": text}, raw=True)

@@ -1,0 +1,200 @@
+"""Writing a run: one process at a time, flushed before checkpoints and cut back to them, stages in order."""
+
+import fcntl
+import json
+import logging
+import os
+import socket
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+
+from gdro import runs
+from gdro.runs import RunError, RunKey
+
+logger = logging.getLogger(__name__)
+LOCK = ".lock"
+
+
+@contextmanager
+def locked(folder):
+    """Hold a run's folder for this process; a second process is refused by name, a dead one's lock is taken
+    over and said.
+
+    The lock is the kernel's (``flock``), which ends with its process, so a killed run never blocks the next
+    one.
+    """
+    folder = Path(folder)
+    made = _make_folders(folder)
+    path = folder / LOCK
+    descriptor = _lock_file(path)
+    try:
+        left = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
+        if left:
+            logger.warning("%s: taking over the lock that %s left behind", folder.name, left)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield folder
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+        for new in reversed(made):
+            if not any(new.iterdir()):
+                new.rmdir()
+
+
+def _make_folders(folder: Path) -> list[Path]:
+    """Create a folder with its parents; returns those that were new, outermost first."""
+    missing = [p for p in [folder, *folder.parents] if not p.exists()][::-1]
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _lock_file(path: Path) -> int:
+    """An open, locked descriptor of the file now at ``path`` (its last holder may just have removed it)."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip() or "another process"
+            os.close(descriptor)
+            where = "/".join(path.parent.parts[-3:])
+            raise RunError(
+                f"run {where} is being written by {holder}: wait for it, or end that process"
+            ) from error
+        if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
+            return descriptor
+        os.close(descriptor)
+
+
+class RunWriter:
+    """Writes one run inside the ``with`` block of :meth:`open`.
+
+    Rows are held in memory and put on disk by :meth:`flush`, whole tables at a time, so a reader or a crash
+    never sees half a table. ``manifest`` is what is on disk plus what :meth:`flush`, :meth:`trained` and
+    :meth:`finish` add to it.
+    """
+
+    def __init__(self, store, key: RunKey, manifest: dict, tables: dict):
+        self.store, self.key, self.manifest = Path(store), key, manifest
+        self._rows = {t: tables[t].to_dict("records") if t in tables else [] for t in ("steps", "bins")}
+
+    @classmethod
+    @contextmanager
+    def open(cls, store, key: RunKey, settings: dict, described: dict | None = None):
+        """Lock the run and continue it, or start it with these settings.
+
+        ``settings``: what must be equal for a run to be the same run; ``described``: facts put into a new
+        manifest (versions, hardware). A finished run, and one made with other settings, is refused and left
+        as it is.
+        """
+        settings = plain(settings)
+        with locked(key.folder(store)):
+            manifest = runs.read_manifest(store, key)
+            tables = {}
+            if manifest is not None:
+                refuse_other_settings(key, manifest, settings)
+                if manifest["stage"] == "finished":
+                    raise RunError(
+                        f"run {key} is finished: read it, or remove its folder from the store to make it "
+                        "again"
+                    )
+                present = [t for t in ("steps", "bins") if (key.folder(store) / f"{t}.parquet").is_file()]
+                tables = {t: runs.read_table(store, key, t) for t in present}
+            else:
+                manifest = {
+                    **(described or {}),
+                    **{"schema": runs.SCHEMA, "scale": key.scale, "arm": key.arm, "seed": key.seed},
+                    **{"stage": "started", "finished": False, "settings": settings, "wall_seconds": 0.0},
+                }
+            yield cls(store, key, manifest, tables)
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is written."""
+        return self.key.folder(self.store)
+
+    @property
+    def last_step(self) -> int:
+        """The last recorded step, 0 before the first."""
+        return int(self.last_row.get("step", 0))
+
+    @property
+    def last_row(self) -> dict:
+        """The last recorded step's row, empty before the first."""
+        return self._rows["steps"][-1] if self._rows["steps"] else {}
+
+    def append(self, step_row: dict, bin_rows=()) -> None:
+        """Add one step's row and, where a cycle ended in it, its bins' rows (each gets the step)."""
+        step = int(step_row["step"])
+        if step <= self.last_step:
+            raise RunError(
+                f"run {self.key}: step {step} after step {self.last_step}: cut the record back before "
+                "resuming"
+            )
+        self._rows["steps"].append(dict(step_row))
+        self._rows["bins"].extend({"step": step, **row} for row in bin_rows)
+
+    def cut_back(self, step: int) -> int:
+        """Drop what was recorded after ``step``, where the run resumes; returns how many steps that was."""
+        before = len(self._rows["steps"])
+        if step > self.last_step:
+            raise RunError(
+                f"run {self.key}: its record ends at step {self.last_step} and its checkpoint is at {step}: "
+                "remove its "
+                "checkpoints folder to start it anew"
+            )
+        for table, rows in self._rows.items():
+            self._rows[table] = [r for r in rows if r["step"] <= step]
+        return before - len(self._rows["steps"])
+
+    def flush(self, **facts) -> None:
+        """Put the record on disk, the manifest last; ``facts`` update the manifest."""
+        for table, rows in self._rows.items():
+            if rows:
+                self._write(table, pd.DataFrame(rows))
+        self.manifest.update(plain(facts))
+        runs.write_json(self.folder / runs.MANIFEST, self.manifest)
+
+    def trained(self, **facts) -> None:
+        """Flush and mark the training as complete; the evaluation is still to come."""
+        self.flush(stage="trained", steps=self.last_step, **facts)
+
+    def finish(self, evaluations: pd.DataFrame, **facts) -> None:
+        """Write the evaluations and, last of all, the manifest that says the run is finished."""
+        if self.manifest["stage"] != "trained":
+            raise RunError(
+                f"run {self.key} is {self.manifest['stage']}: train it to the end before its evaluation is "
+                "stored"
+            )
+        self._write("evaluations", evaluations)
+        self.manifest.update(plain(facts), stage="finished", finished=True)
+        runs.write_json(self.folder / runs.MANIFEST, self.manifest)
+
+    def _write(self, table, frame):
+        absent = runs.missing_columns(table, frame)
+        if absent:
+            raise RunError(f"run {self.key}: {table} lacks the columns {', '.join(absent)}")
+        runs.write_table(self.folder / f"{table}.parquet", frame)
+
+
+def plain(value):
+    """The value as JSON would give it back (tuples become lists); what JSON cannot hold raises."""
+    return json.loads(json.dumps(value, allow_nan=False))
+
+
+def refuse_other_settings(key, manifest, settings):
+    """Raise RunError, with both sides, where the settings differ from those that the run was made with."""
+    old = manifest["settings"]
+    changed = sorted(k for k in {*old, *settings} if old.get(k, "(absent)") != settings.get(k, "(absent)"))
+    if changed:
+        pairs = "; ".join(
+            f"{k}: {old.get(k, '(absent)')} there, {settings.get(k, '(absent)')} now" for k in changed[:4]
+        )
+        more = f"; and {len(changed) - 4} more" if len(changed) > 4 else ""
+        raise RunError(
+            f"run {key} was made with other settings ({pairs}{more}): use those, another store, or remove "
+            "its folder from the store"
+        )

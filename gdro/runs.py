@@ -1,0 +1,268 @@
+"""The run store: one folder a run, ``<store>/<scale>/<arm>/seed-<n>/``, written whole or not at all.
+
+``manifest.json`` says what the run is and how far it came; ``steps.parquet`` has a row a step,
+``bins.parquet`` a row a cycle and bin, ``evaluations.parquet`` a row an evaluated step and prompt. Every file
+is written under a temporary name and renamed. A run is ``started``, then ``trained``, then ``finished``; only
+a finished run is read as a result. How far a record goes is bounded by the checkpoint beside it: rows are
+flushed before a checkpoint is written and cut back to it on resume.
+"""
+
+import itertools
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+SCHEMA = 1
+STAGES = ("started", "trained", "finished")
+MANIFEST = "manifest.json"
+REQUIRED = {
+    "steps": ("step", "cycle", "reward", "loss", "rollouts_total", "tokens_total", "seconds"),
+    "bins": (
+        *(
+            "step",
+            "cycle",
+            "bin",
+            "prompts",
+            "share",
+            "pass_rate",
+            "reward",
+            "loss_mean",
+            "loss_std",
+            "score",
+            "weight",
+        ),
+        *("q", "rollouts", "rollout_share", "arm_probabilities", "sigma"),
+    ),
+    "evaluations": ("step", "suite", "prompt_id", "level", "correct", "k", "tokens"),
+}
+TABLES = tuple(REQUIRED)
+MANIFEST_KEYS = ("schema", "scale", "arm", "seed", "stage", "finished", "settings")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class RunError(ValueError):
+    """A run that cannot be read or continued: the message names it, what is wrong, and the way out."""
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """Which run: a scale, a study arm and a seed; names are plain words, so that a key cannot leave the
+    store.
+
+    >>> str(RunKey("tiny-s", "grpo", 0))
+    'tiny-s/grpo/seed-0'
+    """
+
+    scale: str
+    arm: str
+    seed: int
+
+    def __post_init__(self):
+        for field in ("scale", "arm"):
+            name = getattr(self, field)
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                raise RunError(
+                    f"{field} {name!r} is not a name for a run: use letters, digits, '-', '_' and '.', "
+                    "starting with a "
+                    "letter or digit"
+                )
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise RunError(f"seed {self.seed!r} is not a name for a run: use an integer >= 0")
+
+    def __str__(self):
+        return f"{self.scale}/{self.arm}/seed-{self.seed}"
+
+    def folder(self, store) -> Path:
+        """Folder of the run inside ``store``."""
+        return Path(store) / self.scale / self.arm / f"seed-{self.seed}"
+
+
+def write_atomically(path, write) -> None:
+    """Call ``write(temporary_path)`` and rename the result to ``path``; a failure leaves ``path`` alone."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path, value) -> None:
+    """Write plain data as JSON, atomically; NaN is refused rather than written as a word no reader knows."""
+    text = json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+
+
+def write_table(path, frame: pd.DataFrame) -> None:
+    """Write a frame as parquet, atomically, with the schema number of this module in its metadata."""
+    frame = frame.reset_index(drop=True)
+    frame.attrs = {"gdro_schema": SCHEMA}
+    write_atomically(path, lambda p: frame.to_parquet(p, index=False))
+
+
+def missing_columns(table: str, frame: pd.DataFrame) -> list[str]:
+    """Columns that a table of the store must have and this frame has not."""
+    return [c for c in REQUIRED[table] if c not in frame.columns]
+
+
+def read_manifest(store, key: RunKey) -> dict | None:
+    """The manifest of a run, or None where there is none; a torn or foreign one is refused by name."""
+    path = key.folder(store) / MANIFEST
+    if not path.is_file():
+        return None
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"run {key}: {MANIFEST} is not JSON ({error}): {_redo(key)}") from error
+    if not isinstance(manifest, dict) or any(k not in manifest for k in MANIFEST_KEYS):
+        absent = [k for k in MANIFEST_KEYS if not isinstance(manifest, dict) or k not in manifest]
+        raise RunError(
+            f"run {key}: {MANIFEST} lacks {', '.join(absent)}, so it is not a run of this package: "
+            f"{_redo(key)}"
+        )
+    if manifest["schema"] != SCHEMA:
+        raise RunError(
+            f"run {key}: schema {manifest['schema']} where this version reads {SCHEMA}: use the version that "
+            "made it, or "
+            f"{_redo(key)}"
+        )
+    here = (manifest["scale"], manifest["arm"], manifest["seed"])
+    if here != (key.scale, key.arm, key.seed):
+        raise RunError(
+            f"run {key}: its manifest says {here[0]}/{here[1]}/seed-{here[2]}: it was moved here from "
+            "elsewhere; move it back"
+        )
+    if manifest["stage"] not in STAGES or manifest["finished"] is not (manifest["stage"] == "finished"):
+        raise RunError(
+            f"run {key}: stage {manifest['stage']!r} with finished {manifest['finished']!r} is no state of a "
+            f"run: {_redo(key)}"
+        )
+    return manifest
+
+
+def stage(store, key: RunKey) -> str:
+    """How far a run is: "absent", "started", "trained" or "finished"."""
+    manifest = read_manifest(store, key)
+    return manifest["stage"] if manifest else "absent"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its key, its manifest and its three tables."""
+
+    key: RunKey
+    manifest: dict
+    steps: pd.DataFrame
+    bins: pd.DataFrame
+    evaluations: pd.DataFrame
+
+
+def read_table(store, key: RunKey, table: str) -> pd.DataFrame:
+    """One table of a run; a missing, torn or foreign file is refused by name."""
+    path = key.folder(store) / f"{table}.parquet"
+    if not path.is_file():
+        raise RunError(f"run {key} is half written: {path.name} is missing: {_redo(key)}")
+    try:
+        frame = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"run {key}: {path.name} is not a whole parquet file ({error}): {_redo(key)}"
+        ) from error
+    absent = missing_columns(table, frame)
+    if absent:
+        raise RunError(f"run {key}: {path.name} lacks the columns {', '.join(absent)}: {_redo(key)}")
+    return frame
+
+
+def read_run(store, key: RunKey) -> Run:
+    """Read a finished run whole; one that is absent, unfinished, half written or foreign raises RunError."""
+    manifest = read_manifest(store, key)
+    if manifest is None:
+        present = sorted(p.name for p in key.folder(store).glob("*.parquet"))
+        found = f"half written ({', '.join(present)} without {MANIFEST})" if present else "not in the store"
+        raise RunError(f"run {key} is {found}: {_make(key)}")
+    if manifest["stage"] != "finished":
+        raise RunError(f"run {key} is {manifest['stage']} but not finished: {_make(key)}")
+    tables = {t: read_table(store, key, t) for t in TABLES}
+    if tables["steps"]["step"].max() != manifest["steps"]:
+        raise RunError(
+            f"run {key}: steps.parquet ends at step {tables['steps']['step'].max()} and its manifest at "
+            f"{manifest['steps']}: "
+            f"{_redo(key)}"
+        )
+    return Run(key, manifest, **tables)
+
+
+def list_runs(store, finished_only: bool = True) -> list[RunKey]:
+    """Keys of the runs in a store, sorted; folders whose names no run can have are not runs."""
+    keys = []
+    for path in Path(store).glob(f"*/*/seed-*/{MANIFEST}"):
+        scale, arm, seed = path.parent.relative_to(store).parts
+        number = seed.removeprefix("seed-")
+        if (
+            _NAME.fullmatch(scale)
+            and _NAME.fullmatch(arm)
+            and number.isdecimal()
+            and str(int(number)) == number
+        ):
+            keys.append(RunKey(scale, arm, int(number)))
+    keys.sort(key=lambda k: (k.scale, k.arm, k.seed))
+    return [k for k in keys if not finished_only or stage(store, k) == "finished"]
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Many runs as long tables with ``scale``, ``arm`` and ``seed`` in front, and the manifests by run."""
+
+    runs: tuple[RunKey, ...]
+    manifests: dict
+    steps: pd.DataFrame
+    bins: pd.DataFrame
+    evaluations: pd.DataFrame
+
+
+def load_runs(store, scales=None, arms=None, seeds=None) -> Frames:
+    """Frames of the finished runs that match; None matches all; whatever is named must be there.
+
+    With all three named, each of their combinations must be a finished run; the first that is not is refused
+    with what it lacks.
+    """
+    wanted = {"scale": scales, "arm": arms, "seed": seeds}
+    if all(values is not None for values in wanted.values()):
+        keys = [RunKey(*names) for names in itertools.product(*wanted.values())]
+    else:
+        limits = {name: list(values) for name, values in wanted.items() if values is not None}
+        keys = [k for k in list_runs(store) if all(getattr(k, n) in v for n, v in limits.items())]
+        for name, values in limits.items():
+            absent = [v for v in values if v not in {getattr(k, name) for k in keys}]
+            if absent:
+                raise RunError(f"no finished run of {name} {absent[0]!r} in the store: {_MAKE}")
+    read = [read_run(store, k) for k in keys]
+    tables = {t: _stack(t, [(r.key, getattr(r, t)) for r in read]) for t in TABLES}
+    return Frames(tuple(keys), {str(r.key): r.manifest for r in read}, **tables)
+
+
+def _stack(table, keyed_frames) -> pd.DataFrame:
+    columns = ["scale", "arm", "seed", *REQUIRED[table]]
+    if not keyed_frames:
+        return pd.DataFrame(columns=columns)
+    frames = [f.assign(scale=k.scale, arm=k.arm, seed=k.seed) for k, f in keyed_frames]
+    stacked = pd.concat(frames, ignore_index=True)
+    return stacked[columns + [c for c in stacked.columns if c not in columns]]
+
+
+_MAKE = "make it with `snakemake -s notebooks/Snakefile -c2 all --config scales=... arms=... seeds=...`"
+
+
+def _make(key):
+    options = f"scales={key.scale} arms={key.arm} seeds={key.seed}"
+    return f"make or resume it with `snakemake -s notebooks/Snakefile -c2 all --config {options}`"
+
+
+def _redo(key):
+    return f"remove the folder {key} from the store and make the run again"

@@ -1,0 +1,190 @@
+"""The study: train and evaluate one cell of the matrix, read what is there, and keep the figures made of it.
+
+Everything is checked before anything is computed, and a cell that is refused leaves the store as it was.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+
+from gdro import rewards, runs, tasks
+from gdro.arms import ARMS, SCALES, cells, known, settings
+from gdro.progress import Progress
+from gdro.provenance import surroundings, weights_hash
+from gdro.run_writer import RunWriter, refuse_other_settings
+from gdro.runs import RunError, RunKey
+
+__all__ = [
+    *(
+        "ARMS",
+        "PROFILES",
+        "SCALES",
+        "RunError",
+        "RunKey",
+        "Scale",
+        "StudyArm",
+        "cells",
+        "evaluate_cell",
+        "load_runs",
+    ),
+    *("repository", "resolve", "save_figure", "settings", "status", "train_cell"),
+]
+
+REWARDS = {"tiny": "tiny_reward"}
+
+
+def repository() -> Path:
+    """Root folder of the repository, found from the working folder upwards, else from the package."""
+    return tasks.data_root().parent
+
+
+def resolve(path) -> Path:
+    """A path as given where absolute, else under the repository's root, whatever the working folder is."""
+    return Path(path) if Path(path).is_absolute() else repository() / path
+
+
+def status(store, scale: str, arm: str, seed: int) -> str:
+    """How far a cell is: "absent", "started", "trained" or "finished"; unknown names are refused."""
+    cells([scale], [arm], [seed])
+    return runs.stage(resolve(store), RunKey(scale, arm, seed))
+
+
+def train_cell(scale, arm, seed, store="data/runs", cycles=None, progress=None, model=None) -> Path:
+    """Train one cell into the store and return the run's folder; an interrupted run goes on from its last
+    checkpoint.
+
+    Args: ``cycles`` a shorter or longer run than the scale's (it is then another run: give it another store);
+    ``progress`` a mode of `gdro.progress`; ``model`` another folder to start from than the scale's. A cell
+    that is trained already is left alone. Unknown names, a run made with other settings, data or model, one
+    that another process is writing, and one half written raise, naming the value and the remedy.
+    """
+    chosen = settings(scale, arm, seed, cycles)
+    store, key = resolve(store), RunKey(scale, arm, seed)
+    start = _model_folder(scale, model)
+    data = _training_data(scale, arm)
+    identity = {
+        **chosen,
+        **{
+            "trainer": ARMS[arm].trainer,
+            "data_fingerprint": tasks.fingerprint(data),
+            "model_fingerprint": weights_hash(start),
+        },
+    }
+    stage = runs.stage(store, key)
+    if stage == "finished":
+        refuse_other_settings(key, runs.read_manifest(store, key), identity)
+        return key.folder(store)
+    from gdro.training import run_training  # torch and TRL, only once there is something to train
+
+    with RunWriter.open(store, key, identity, described=surroundings(identity["data_fingerprint"])) as writer:
+        if writer.manifest["stage"] != "trained":
+            total = chosen["max_steps"]
+            run_training(
+                writer,
+                chosen,
+                ARMS[arm],
+                start,
+                data,
+                _reward(scale),
+                Progress(f"train {key}", total, progress),
+            )
+    return key.folder(store)
+
+
+def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=None, model=None):
+    """Evaluate the base and the trained model of a cell on the held-out suites, finish the run, and return
+    its evaluations.
+
+    Step 0 is the base model; it is the same for every arm of a scale and seed, so a finished run beside this
+    one lends its own. Args: ``suites`` names, None for all; ``progress`` and ``model`` as `train_cell`. A
+    finished run is read, not evaluated again. Raises as `train_cell`, and for a run that is not trained to
+    its end.
+    """
+    cells([scale], [arm], [seed])
+    store, key, what = resolve(store), RunKey(scale, arm, seed), SCALES[scale]
+    start = _model_folder(scale, model)
+    data = _test_data(scale, suites)
+    stage = runs.stage(store, key)
+    if stage == "finished":
+        return runs.read_run(store, key).evaluations
+    if stage != "trained":
+        raise RunError(
+            f"run {key} is {stage}, and only a trained run can be evaluated: train it with "
+            "notebooks/04_train.ipynb, or "
+            f"`snakemake -s notebooks/Snakefile -c2 all --config scales={scale} arms={arm} seeds={seed}`"
+        )
+    from gdro.training import evaluate_folder
+
+    plan = {
+        **{
+            "samples": what.eval_samples,
+            "max_new_tokens": what.eval_completion,
+            "temperature": 1.0,
+            "seed": seed,
+        },
+        **{"suites": list(dict.fromkeys(data["suite"])), "data_fingerprint": tasks.fingerprint(data)},
+    }
+    manifest = runs.read_manifest(store, key)
+    with RunWriter.open(store, key, manifest["settings"]) as writer:
+        shown = Progress(f"evaluate {key}", 2 * len(data), progress, unit="prompt")
+        base = _lent_base(store, key, manifest["settings"]["model_fingerprint"], plan)
+        if base is None:
+            base = evaluate_folder(start, data, _reward(scale), plan, shown, 0).assign(step=0)
+        final = evaluate_folder(writer.folder / "model", data, _reward(scale), plan, shown, len(data))
+        final = final.assign(step=writer.last_step)
+        both = pd.concat([base, final], ignore_index=True)[list(runs.REQUIRED["evaluations"])]
+        writer.finish(both, evaluation=plan)
+        shown.close(f"mean@{what.eval_samples} {_mean(base):.3f} -> {_mean(final):.3f}")
+    return both
+
+
+def _mean(evaluations):
+    return float((evaluations["correct"] / evaluations["k"]).mean())
+
+
+def _lent_base(store, key, model_fingerprint, plan):
+    """Step 0 of a finished run of this scale and seed, evaluated in the same way from the same model, or None."""
+    for other in runs.list_runs(store):
+        if (other.scale, other.seed) != (key.scale, key.seed) or other == key:
+            continue
+        manifest = runs.read_manifest(store, other)
+        same_model = manifest["settings"].get("model_fingerprint") == model_fingerprint
+        if same_model and manifest.get("evaluation") == plan:
+            rows = runs.read_table(store, other, "evaluations")
+            return rows[rows["step"] == 0]
+    return None
+
+
+def _model_folder(scale, model) -> Path:
+    if model is None:
+        return tasks.model_path(SCALES[scale].model)
+    folder = resolve(model)
+    if not (folder / "config.json").is_file():
+        raise ValueError(
+            f"model {str(model)!r} is no Hugging Face model folder (no config.json): check the path"
+        )
+    return folder
+
+
+def _training_data(scale, arm):
+    data = tasks.load(SCALES[scale].task, split="train")
+    if ARMS[arm].groups is None:
+        return data
+    # two digits, so that the groups sort by family and then by level
+    return data.add_column("static_bin", [f"{row['suite']} {row['level']:02d}" for row in data])
+
+
+def _test_data(scale, suites):
+    data = tasks.load(SCALES[scale].task, split="test")
+    if suites is None:
+        return data
+    there = list(dict.fromkeys(data["suite"]))
+    for suite in suites:
+        known("suite", suite, there)
+    if not suites:
+        raise ValueError(f"no suite given: name at least one of {', '.join(there)}, or None for all")
+    return data.select([i for i, suite in enumerate(data["suite"]) if suite in suites])
+
+
+def _reward(scale):
+    return getattr(rewards, REWARDS[SCALES[scale].task])
