@@ -8,7 +8,7 @@ adjacent arms, and its log-probability is the prompt-weighted mean of theirs.
 import numpy as np
 
 from gdro import checks
-from gdro.budget_tables import Best, Problem, Total, leave_one_out, look_up, suffix_tables
+from gdro.budget_tables import Best, Largest, Problem, Total, leave_one_out, look_up, suffix_tables
 
 
 def best_assignment(counts, log_probs, arms, budget, *, ties="even"):
@@ -185,9 +185,9 @@ def one_arm_budgets(counts, num_arms):
     counts = counts[counts > 0]
     everything = int(counts.sum()) * (num_arms - 1)
     problem = Problem(counts, np.zeros((counts.size, num_arms)), everything)
-    table = Best.start
+    table = Largest.start
     for b in range(counts.size):
-        table = Best.extend(problem, table, b)
+        table = Largest.extend(problem, table, b)
     return table[0] > -np.inf
 
 
@@ -198,7 +198,9 @@ def _problem(counts, log_probs, arms, budget):
     budget = checks.whole_number("budget", budget)
     logs = np.asarray(log_probs, dtype=np.float64)
     if logs.shape != (counts.size, arms.size):
-        raise ValueError(f"log_probs must have shape {(counts.size, arms.size)} (bins, arms), got {logs.shape}")
+        raise ValueError(
+            f"log_probs must have shape {(counts.size, arms.size)} (bins, arms), got {logs.shape}"
+        )
     if not (logs < np.inf).all():
         raise ValueError(f"log_probs must be finite or -inf, got {logs[~(logs < np.inf)][0]}")
     prompts = int(counts.sum())
@@ -224,18 +226,29 @@ def _as_prompts(totals, active, problem, shape):
 
 def _best_totals(problem):
     """Excess total of each bin under the best assignment of one arm a bin, or None where there is none."""
-    remaining, totals = problem.budget, []
+    totals, tied = _traced(problem, Largest)
+    return _traced(problem, Best)[0] if tied else totals
+
+
+def _traced(problem, kind):
+    """The optimum read off suffix tables, and whether there was a tie; it is settled only where kind is `Best`."""
+    remaining, totals, tied = problem.budget, [], False
     spends = np.arange(problem.logs.shape[1])
-    for b, table in enumerate(suffix_tables(problem, Best)):
+    for b, table in enumerate(suffix_tables(problem, kind)):
         after = remaining - problem.counts[b] * spends
         values = problem.logs[b] + look_up(table[0], after)
         if values.max() == -np.inf:
-            return None
-        penalties = problem.penalty(b) + look_up(table[1], after, np.inf)
-        penalties[values < values.max() - problem.tolerance] = np.inf
-        totals.append(int(problem.counts[b] * np.argmin(penalties)))
+            return None, False
+        best = values >= values.max() - problem.tolerance
+        if kind is Best:
+            penalties = problem.penalty(b) + look_up(table[1], after, np.inf)
+            arm = np.argmin(np.where(best, penalties, np.inf))
+        else:
+            arm = np.argmax(best)
+            tied = tied or best.sum() > 1
+        totals.append(int(problem.counts[b] * arm))
         remaining -= totals[-1]
-    return totals if remaining == 0 else None
+    return (totals if remaining == 0 else None), tied
 
 
 def _best_split(problem):

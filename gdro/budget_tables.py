@@ -1,15 +1,17 @@
 """Dynamic programmes over a rollout budget: what a set of bins can spend, and how well.
 
 Budgets are counted as the excess over the smallest arm, so a bin of ``count`` prompts on its a-th arm spends
-count * a. A table holds an entry for each total that the bins in it can spend. `Best` tables hold the largest
-sum of log-probabilities and the smallest penalty among those that reach it, `Total` tables the logarithm of the
-summed probability. Loops run over bins only; budget and arms are array axes.
+count * a. A table holds an entry for each total that the bins in it can spend. `Largest`
+tables hold the largest sum of log-probabilities, `Best` tables also the smallest penalty among those that reach
+it, `Total` tables the logarithm of the summed probability. Loops run over bins only; budget and arms are array axes.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
+from numpy.lib.stride_tricks import as_strided
+
+_OUTSIDE = np.array([[-np.inf], [np.inf]])
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,17 @@ class Problem:
         return Problem(np.delete(self.counts, b), np.delete(self.logs, b, axis=0), budget, self.even)
 
 
+class Largest:
+    """Tables of the largest log-probability, an array (1, size)."""
+
+    start = np.zeros((1, 1))
+
+    @staticmethod
+    def extend(problem, table, b):
+        """The table with bin ``b`` added."""
+        return _moved(problem, table, b, problem.logs[b][None]).max(axis=1)
+
+
 class Best:
     """Tables of (largest log-probability, smallest penalty among the tied), an array (2, size)."""
 
@@ -59,12 +72,10 @@ class Best:
     @staticmethod
     def extend(problem, table, b):
         """The table with bin ``b`` added."""
-        count, size, reach = _extent(problem, table.shape[1], b)
-        values = _shifted(table[0], count, size, reach, -np.inf) + problem.logs[b, : reach + 1, None]
+        values, penalties = _moved(problem, table, b, np.stack([problem.logs[b], problem.penalty(b)]))
         best = values.max(axis=0)
-        penalties = _shifted(table[1], count, size, reach, np.inf) + problem.penalty(b)[: reach + 1, None]
-        penalties[values < best - problem.tolerance] = np.inf
-        return np.stack([best, penalties.min(axis=0)])
+        tied = values >= best - problem.tolerance
+        return np.stack([best, np.where(tied, penalties, np.inf).min(axis=0)])
 
 
 class Total:
@@ -75,8 +86,7 @@ class Total:
     @staticmethod
     def extend(problem, table, b):
         """The table with bin ``b`` added."""
-        count, size, reach = _extent(problem, table.shape[1], b)
-        values = _shifted(table[0], count, size, reach, -np.inf) + problem.logs[b, : reach + 1, None]
+        values = _moved(problem, table, b, problem.logs[b][None])[0]
         top = values.max(axis=0)
         top[top == -np.inf] = 0.0
         values -= top
@@ -85,19 +95,25 @@ class Total:
             return (np.log(values.sum(axis=0)) + top)[None]
 
 
-def _extent(problem, size, b):
-    """Count of bin b, size of the table with b added, highest arm that still fits."""
+def _moved(problem, table, b, steps):
+    """(rows, arms, size): each row of ``table`` moved up by what bin b spends on an arm, plus its ``steps``.
+
+    ``table`` (rows, n), ``steps`` (rows, A). Outside the table: -inf in the first row, inf in the second.
+    """
     count = int(problem.counts[b])
-    size = min(size - 1 + count * (problem.logs.shape[1] - 1), problem.budget) + 1
-    return count, size, min(problem.logs.shape[1] - 1, (size - 1) // count)
-
-
-def _shifted(table, count, size, reach, fill):
-    """(reach + 1, size): row a is the table moved up by count * a, ``fill`` where it says nothing."""
-    padded = np.full(count * reach + size, fill)
-    known = table[:size]
-    padded[count * reach : count * reach + known.size] = known
-    return sliding_window_view(padded, size)[count * reach :: -count]
+    size = min(table.shape[1] - 1 + count * (steps.shape[1] - 1), problem.budget) + 1
+    reach = min(steps.shape[1] - 1, (size - 1) // count)
+    start = count * reach
+    padded = np.empty((table.shape[0], start + size))
+    padded[:] = _OUTSIDE[: table.shape[0]]
+    known = table[:, :size]
+    padded[:, start : start + known.shape[1]] = known
+    row, entry = padded.strides
+    # arm a reads from start - count * a on, which lies inside `padded` for all a <= reach
+    views = as_strided(
+        padded[:, start:], (table.shape[0], reach + 1, size), (row, -count * entry, entry), writeable=False
+    )
+    return views + steps[:, : reach + 1, None]
 
 
 def suffix_tables(problem, kind):

@@ -35,7 +35,9 @@ def log_softmax_with_floor(log_weights, exploration):
     if exploration == 0:
         return logs
     floor = np.log(exploration / logs.shape[-1])
-    return np.full_like(logs, floor) if exploration == 1 else np.logaddexp(np.log1p(-exploration) + logs, floor)
+    return (
+        np.full_like(logs, floor) if exploration == 1 else np.logaddexp(np.log1p(-exploration) + logs, floor)
+    )
 
 
 def softmax_with_floor(log_weights, exploration):
