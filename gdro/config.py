@@ -148,6 +148,7 @@ class GDROConfig(GRPOConfig):
                 setattr(self, option.name, list(value) if isinstance(value, tuple) else value)
 
     def _check_choices(self):
+        checks.whole_number("num_bins", self.num_bins, low=1)
         checks.one_of("signal", self.signal, SIGNALS)
         checks.one_of("rollout_rule", self.rollout_rule, ROLLOUT_RULES)
         checks.one_of("rollout_weighting", self.rollout_weighting, ("per_prompt", "per_response"))

@@ -1,0 +1,134 @@
+"""GDROConfig: defaults, presets, the command line, and what it refuses before anything is loaded."""
+
+import dataclasses
+
+import pytest
+from transformers import HfArgumentParser
+from trl import GRPOConfig, TrlParser
+
+from gdro import GDROConfig
+
+BASE = {
+    "use_cpu": True,
+    "bf16": False,
+    "report_to": [],
+    "per_device_train_batch_size": 8,
+    "num_generations": 4,
+}
+SEVERAL = {"steps_per_generation": 2}
+
+
+def config(tmp_path, **changes):
+    return GDROConfig(str(tmp_path), **(BASE | changes))
+
+
+def test_defaults_are_those_of_grpo(tmp_path):
+    ours, theirs = config(tmp_path), GRPOConfig(str(tmp_path), **BASE)
+    for option in dataclasses.fields(GRPOConfig):
+        if option.name not in ("logging_dir", "run_name"):
+            assert getattr(ours, option.name) == getattr(theirs, option.name), option.name
+    assert ours.plain
+    assert not config(tmp_path, advantage_clip=5.0).plain
+    assert not config(tmp_path, advantage_std="population").plain
+
+
+def test_the_command_line_takes_every_kind_of_field(tmp_path):
+    line = f"""--output_dir {tmp_path} --use_cpu --bf16 False --report_to none --per_device_train_batch_size 8
+    --num_generations 4 --prompt_gdro --num_bins 3 --bin_edges 0.2 0.5 --bin_column kind --preset paper
+    --advantage_clip 4 --beta 0.01"""
+    for parser in (HfArgumentParser, TrlParser):
+        (parsed,) = parser(GDROConfig).parse_args_into_dataclasses(line.split())
+        assert (parsed.prompt_gdro, parsed.rollout_gdro, parsed.num_bins) == (True, False, 3)
+        assert (parsed.bin_edges, parsed.advantage_clip, parsed.bin_column) == ([0.2, 0.5], 4.0, "kind")
+        assert (parsed.beta, parsed.signal, parsed.epsilon_high) == (0.01, "surrogate", 0.28)
+
+
+def test_presets_fill_what_is_at_its_default_and_leave_the_rest(tmp_path):
+    paper = config(tmp_path, preset="paper")
+    assert (paper.loss_type, paper.beta, paper.epsilon, paper.epsilon_high) == ("grpo", 0.001, 0.2, 0.28)
+    assert (paper.advantage_clip, paper.advantage_std, paper.signal) == (5.0, "population", "surrogate")
+    assert (paper.share_normalized, paper.rollout_weighting) == (True, "per_response")
+    assert (paper.learning_rate, paper.temperature, paper.num_generations) == (1e-6, 1.0, 4)
+    assert config(tmp_path, preset="paper", beta=0.02).beta == 0.02
+    released = config(tmp_path, preset="released", rollout_gdro=True)
+    assert (released.advantage_std, released.weight_normalization) == ("sample", "mean_one")
+    assert (released.rollout_rule, released.window, released.bin_edges) == ("released", 50, [0.4, 0.75])
+    assert config(tmp_path, preset="released", prompt_gdro=True).window == 100
+    recommended = config(tmp_path, preset="recommended")
+    assert (recommended.signal, recommended.utility, recommended.rollout_weighting) == (
+        "error",
+        "variance",
+        "per_prompt",
+    )
+
+
+def test_the_controller_has_the_parts_that_were_asked_for(tmp_path):
+    made = config(
+        tmp_path, prompt_gdro=True, rollout_gdro=True, bin_edges=[0.5], rollouts_max=6
+    ).build_controller(9)
+    assert made.prompt.num_bins == made.rollout.num_bins == made.classifier.num_bins == 2
+    assert made.classifier.num_prompts == 9
+    assert tuple(made.rollout.arms) == (2, 3, 4, 5, 6)
+    assert made.rollout.mean_budget == made.mean_budget == 4
+    rule = config(tmp_path, rollout_gdro=True, rollout_rule="sqrt-law").build_controller(9).rollout
+    assert type(rule).__name__ == "SquareRootLaw"
+    off = config(tmp_path).build_controller(9)
+    assert off.prompt is None
+    assert off.rollout is None
+
+
+REFUSED = [
+    ({"preset": "papr"}, "unknown preset 'papr'; the known ones are 'paper', 'released', 'recommended'"),
+    ({"signal": "loss"}, "unknown signal 'loss'"),
+    ({"rollout_rule": "best"}, "unknown rollout_rule 'best'"),
+    ({"rollout_weighting": "flat"}, "unknown rollout_weighting 'flat'"),
+    ({"advantage_std": "none"}, "unknown advantage_std 'none'"),
+    ({"advantage_clip": 0.0}, "advantage_clip must be above 0, got 0.0"),
+    ({"estimator": "mean"}, "unknown estimator 'mean'"),
+    ({"bin_edges": [0.5, 0.2]}, "0.2"),
+    ({"bin_edges": [0.5, 1.0]}, "1.0"),
+    ({"hysteresis": 0.2}, "hysteresis 0.2 must be smaller"),
+    ({"success_threshold": float("nan")}, "success_threshold must be finite"),
+    ({"generation_kwargs": {"seed": 3}}, "generation_kwargs has seed=3"),
+    ({"per_device_train_batch_size": 6}, r"generation_batch_size \(6\) must be divisible by num_generations"),
+    ({"signal": "surrogate"}, "identically 0 with beta=0.0 and one optimiser step"),
+    ({"signal": "surrogate", "gradient_accumulation_steps": 4, "steps_per_generation": 2}, "identically 0"),
+    ({"prompt_gdro": True, "prompt_score": "mean"}, "unknown score 'mean'"),
+    ({"prompt_gdro": True, "max_weight": -1.0}, "max_weight must be above 0"),
+    ({"rollout_gdro": True, "rollouts_min": 1}, "rollouts_min must be at least 2, got 1"),
+    ({"rollout_gdro": True, "rollouts_min": 6, "rollouts_max": 5}, "rollouts_max must be at least 6, got 5"),
+    ({"rollout_gdro": True, "rollouts_min": 5}, r"num_generations=4 .* within the arms 5..12"),
+    ({"rollout_gdro": True, "rollouts_max": 3}, r"num_generations=4 .* within the arms 2..3"),
+    ({"rollout_gdro": True, "selection": "best"}, "unknown selection 'best'"),
+    ({"rollout_gdro": True, "utility": "gain"}, "unknown utility 'gain'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "match"), REFUSED)
+def test_what_is_refused_names_value_and_limit(tmp_path, changes, match):
+    with pytest.raises(ValueError, match=match):
+        config(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("name", ["rollouts_min", "window", "num_bins", "pass_k"])
+def test_fractions_of_counts_are_refused(tmp_path, name):
+    with pytest.raises((TypeError, ValueError), match=r"2\.5"):
+        config(tmp_path, rollout_gdro=True, **{name: 2.5})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps_per_generation": 2},
+        {"num_iterations": 2},
+        {"beta": 0.001},
+        {"gradient_accumulation_steps": 3, "steps_per_generation": 2},
+    ],
+)
+def test_the_surrogate_signal_is_allowed_where_it_can_differ_from_zero(tmp_path, changes):
+    assert config(tmp_path, signal="surrogate", **changes).signal == "surrogate"
+
+
+def test_there_is_no_field_for_what_only_the_simulator_has(tmp_path):
+    with pytest.raises(TypeError, match="budget"):
+        config(tmp_path, rollout_gdro=True, budget="dual")
