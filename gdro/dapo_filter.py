@@ -82,6 +82,7 @@ class FilteredGRPOTrainer(GDROTrainer):
                 break
             rows, inputs = self._fresh(len(flat), columns)
             fresh, fresh_scores = self._generated(inputs)
+            self._metrics["train"]["frac_reward_zero_std"].pop()
             everything.append((rows, fresh_scores))
             use = torch.nonzero(self._varies(fresh_scores))[:, 0]
             into, outof = self._rows_of(flat[: len(use)]), self._rows_of(use)
