@@ -14,7 +14,6 @@ from gdro.controller import Controller
 from gdro.difficulty import OnlineDifficultyClassifier
 from gdro.prompt_gdro import PromptGDRO
 from gdro.rollout_gdro import RolloutGDRO
-from gdro.sqrt_law import SquareRootLaw
 
 SIGNALS = ("error", "spread", "surrogate")
 ROLLOUT_RULES = ("gdro", "sqrt-law", "released")
@@ -247,6 +246,8 @@ class GDROConfig(GRPOConfig):
     def _rollout_adversary(self, num_bins):
         arms = tuple(range(self.rollouts_min, self.rollouts_max + 1))
         if self.rollout_rule == "sqrt-law":
+            from gdro.sqrt_law import SquareRootLaw
+
             return SquareRootLaw(num_bins, arms, self.num_generations)
         settings = {
             "arms": arms,
