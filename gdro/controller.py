@@ -141,6 +141,8 @@ class Controller:
                 f"the plan is of cycle {plan.cycle}, the controller is at cycle {self.cycle}; observe "
                 "each plan once, before the next is made"
             )
+        if plan is self._planned:
+            return
         checks.integer_array("prompt_ids", plan.prompt_ids, low=0, high=self.classifier.num_prompts - 1)
         checks.integer_array("plan.bins", plan.bins, low=-1, high=self.num_bins - 1)
 
