@@ -84,7 +84,9 @@ def _tiny(name, **changes):
         **{"prompts": 48, "rollouts": 4, "cycles": 100, "learning_rate": 1e-4},
         **{"max_completion": 22, "eval_completion": 28},
     }
-    return Scale(name=name, family="tiny", model=name, task="tiny", **{**shared, **changes})
+    # on the CPU, so that a run is the same on every machine; a GPU gains nothing at this size
+    extra = MappingProxyType({"use_cpu": True, "bf16": False, "gradient_checkpointing": False})
+    return Scale(name=name, family="tiny", model=name, task="tiny", extra=extra, **{**shared, **changes})
 
 
 def _arm(name, label, says, *, trainer="gdro", groups=None, **fields):
@@ -154,6 +156,8 @@ ARMS = _registry(
         "drop rollout groups without variance and refill; the dropped rollouts count",
         trainer="dapo-filter",
         **_ARGUED,
+        advantage_clip=None,  # the filter keeps TRL's advantages; five is out of reach with four rollouts
+        advantage_std="sample",
     ),
     _arm(
         "sqrt-law",
@@ -190,10 +194,10 @@ PROFILES = MappingProxyType(
 
 
 def known(kind: str, name, registry):
-    """The entry of a registry; an unknown name raises ``ValueError`` and lists the known ones."""
+    """The entry of a registry (or list); an unknown name raises ``ValueError`` and lists the known ones."""
     if name not in registry:
         raise ValueError(f"unknown {kind} {name!r}: the known ones are {', '.join(registry)}")
-    return registry[name]
+    return registry[name] if hasattr(registry, "keys") else name
 
 
 def cells(scales, arms, seeds) -> list[tuple[str, str, int]]:
@@ -245,7 +249,7 @@ def settings(scale: str, arm: str, seed: int, cycles: int | None = None) -> dict
             "max_completion_length": what.max_completion,
         },
         **{"learning_rate": what.learning_rate, "lr_scheduler_type": "constant", "warmup_steps": 0},
-        **{"temperature": 1.0, "top_p": 1.0, "top_k": 0, "bf16": False},
+        **{"temperature": 1.0, "top_p": 1.0, "top_k": 0},
         **{
             "save_strategy": "steps",
             "save_steps": what.save_every,
@@ -258,8 +262,6 @@ def settings(scale: str, arm: str, seed: int, cycles: int | None = None) -> dict
     }
     if how.groups:
         chosen["bin_column"] = "static_bin"
-    if what.family == "tiny":
-        chosen["use_cpu"] = True  # bit-identical on every machine; a GPU gains nothing at this size
     return chosen
 
 

@@ -40,6 +40,7 @@ _STYLE = MappingProxyType(
         **{"svg.hashsalt": "gdro", "svg.fonttype": "path", "font.family": "DejaVu Sans"},
     }
 )
+_PLATE = MappingProxyType({"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5})
 BIN_MAP = "viridis"  # ordered, from hard (dark) to easy (light)
 
 
@@ -90,16 +91,23 @@ def fig01(scores, bins, prompt_arm="prompt-gdro", rollout_arm="rollout-gdro", ta
             row[0].set_title(f"{scale}: held-out scores")
             own = bins[bins["scale"] == scale]
             tail_bars(row[1], own[own["arm"] == prompt_arm], "weight", prompt_arm, 1.0, "uniform", tail)
-            row[1].set(title=label(prompt_arm), ylabel="weight ω (tail mean)")
+            row[1].set(title=_in_two_lines(label(prompt_arm)), ylabel="weight ω (tail mean)")
             budget = _mean_budget(own)
             tail_bars(
                 row[2], own[own["arm"] == rollout_arm], "rollouts", rollout_arm, budget, "mean budget", tail
             )
-            row[2].set(title=label(rollout_arm), ylabel="rollouts per prompt (tail mean)")
-        axes[0, 0].legend(
-            loc="upper center", bbox_to_anchor=(0.5, -0.24), ncols=4, columnspacing=1.0, handlelength=1.2
-        )
+            row[2].set(title=_in_two_lines(label(rollout_arm)), ylabel="rollouts per prompt (tail mean)")
+        _legend_below(figure, axes[0, 0])
     return figure
+
+
+def _in_two_lines(title):
+    return title.replace(" (", "\n(")
+
+
+def _legend_below(figure, axis):
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(5, max(1, len(labels))))
 
 
 def _mean_budget(bins):
@@ -142,7 +150,9 @@ def tail_bars(axis, bins, value, arm, uniform, uniform_label, tail=tables.TAIL):
         axis.scatter(means["bin"], means["value"], s=5, color="black", zorder=3, linewidths=0)
     if not np.isnan(uniform):
         axis.axhline(uniform, color="black", linestyle="--", linewidth=0.9)
-        axis.annotate(uniform_label, (len(middle) - 0.5, uniform), ha="right", va="bottom", fontsize=6)
+        axis.annotate(
+            uniform_label, (len(middle) - 0.5, uniform), ha="right", va="bottom", fontsize=6, bbox=_PLATE
+        )
     axis.set_xticks(list(middle.index))
     axis.set(xlabel="bin (0 hardest)", ylim=(0, 1.15 * max(np.nanmax(means["value"]), uniform)))
     _seeds(axis, [means["seed"].nunique()])
@@ -161,7 +171,11 @@ def _seeds(axis, counts):
 
 
 def training_curves(steps, bins, smooth=5) -> Figure:
-    """Reward, share of rollout groups without variance, and mean bin, over the rollouts spent; a row a scale.
+    """Pass rate, share of rollout groups without variance, and mean bin, over the rollouts spent; a row a
+    scale.
+
+    The pass rate is a mean over prompts, so that an arm which gives easy prompts more rollouts does not look
+    better for it.
 
     ``steps`` and ``bins`` of the runs. Lines are means over seeds of a running mean over ``smooth`` cycles,
     bands the range over seeds. Mean bin counts from 0, the hardest.
@@ -182,9 +196,14 @@ def training_curves(steps, bins, smooth=5) -> Figure:
             _seeds(
                 row[0], [steps[steps["scale"] == scale].groupby("arm")["seed"].nunique().agg(["min", "max"])]
             )
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)))
+        _legend_below(figure, axes[0, 0])
     return figure
+
+
+def curve_data(steps, bins) -> pd.DataFrame:
+    """The numbers behind `training_curves`, in one long table."""
+    panels = _curve_panels(steps, bins)
+    return pd.concat([table.assign(panel=title) for title, table in panels.items()], ignore_index=True)
 
 
 def _curve_panels(steps, bins):
@@ -193,7 +212,7 @@ def _curve_panels(steps, bins):
     at = steps.groupby(by)["rollouts_total"].max() / 1000
     placed = bins.assign(value=bins["bin"] * bins["share"]).groupby(by)["value"].sum()
     panels = {
-        "mean training reward": steps.groupby(by)["reward"].mean(),
+        "pass rate of the batch": steps.groupby(by)["pass_rate"].mean(),
         "groups without variance": steps.groupby(by)["frac_zero_variance"].mean(),
         "mean bin of the batch": placed,
     }
@@ -242,6 +261,5 @@ def reported_table1(reported) -> Figure:
         axes = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
         for axis, model in zip(axes, models, strict=True):
             reported_bars(axis, reported, model)
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        _legend_below(figure, axes[0])
     return figure

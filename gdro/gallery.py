@@ -31,6 +31,8 @@ def save_figure(figure, name, caption, *, data, manifests, notebook, root="figur
     """
     from gdro import figures  # matplotlib, only where something is drawn
 
+    if root is None:
+        return show(figure)
     folder = _folder(root, family, name)
     runs.write_atomically(folder / f"{name}.svg", lambda path: figures.save(figure, path, None))
     runs.write_atomically(folder / f"{name}.png", lambda path: figures.save(figure, None, path))
@@ -41,6 +43,8 @@ def save_figure(figure, name, caption, *, data, manifests, notebook, root="figur
 
 def save_table(table, name, caption, *, latex, manifests, notebook, root="figures", family="tiny"):
     """Write ``<root>/<family>/<name>`` as CSV and LaTeX (``latex``), enter it into the index, return it."""
+    if root is None:
+        return table
     folder = _folder(root, family, name)
     _write_csv(folder / f"{name}.csv", table)
     runs.write_atomically(folder / f"{name}.tex", lambda path: path.write_text(latex, encoding="utf-8"))

@@ -56,7 +56,7 @@ def parameters(notebook) -> dict:
 
 
 def check(notebook, given: dict) -> None:
-    """Refuse a parameter that the notebook does not have, or whose type differs from its default's (None takes any)."""
+    """Refuse a parameter that the notebook lacks, or of another type than its default's (None takes any)."""
     known = parameters(notebook)
     for name, value in given.items():
         if name not in known:

@@ -84,7 +84,7 @@ class RunKey:
 def write_atomically(path, write) -> None:
     """Call ``write(temporary_path)`` and rename the result to ``path``; a failure leaves ``path`` alone."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     try:
         write(temporary)
         os.replace(temporary, path)
@@ -198,6 +198,11 @@ def read_run(store, key: RunKey) -> Run:
     return Run(key, manifest, **tables)
 
 
+def read_record(store, key: RunKey) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Steps and bins of a run at any stage, with scale, arm and seed in front: a look at it on its way."""
+    return tuple(_stack(table, [(key, read_table(store, key, table))]) for table in ("steps", "bins"))
+
+
 def list_runs(store, finished_only: bool = True) -> list[RunKey]:
     """Keys of the runs in a store, sorted; folders whose names no run can have are not runs."""
     keys = []
@@ -242,6 +247,11 @@ def load_runs(store, scales=None, arms=None, seeds=None) -> Frames:
             absent = [v for v in values if v not in {getattr(k, name) for k in keys}]
             if absent:
                 raise RunError(f"no finished run of {name} {absent[0]!r} in the store: {_MAKE}")
+    return load_keys(store, keys)
+
+
+def load_keys(store, keys) -> Frames:
+    """Frames of these finished runs."""
     read = [read_run(store, k) for k in keys]
     tables = {t: _stack(t, [(r.key, getattr(r, t)) for r in read]) for t in TABLES}
     return Frames(tuple(keys), {str(r.key): r.manifest for r in read}, **tables)

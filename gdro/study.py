@@ -8,26 +8,38 @@ from pathlib import Path
 import pandas as pd
 
 from gdro import rewards, runs, tasks
-from gdro.arms import ARMS, SCALES, cells, known, settings
+from gdro.arms import ARMS, PROFILES, SCALES, Scale, StudyArm, cells, known, settings
+from gdro.gallery import save_figure, save_table, show
 from gdro.progress import Progress
 from gdro.provenance import surroundings, weights_hash
-from gdro.run_writer import RunWriter, refuse_other_settings
-from gdro.runs import RunError, RunKey
+from gdro.run_writer import RunWriter, plain, refuse_other_settings
+from gdro.runs import RunError, RunKey, load_runs
 
 __all__ = [
-    *(
-        "ARMS",
-        "PROFILES",
-        "SCALES",
-        "RunError",
-        "RunKey",
-        "Scale",
-        "StudyArm",
-        "cells",
-        "evaluate_cell",
-        "load_runs",
-    ),
-    *("repository", "resolve", "save_figure", "settings", "status", "train_cell"),
+    "ARMS",
+    "PROFILES",
+    "SCALES",
+    "RunError",
+    "RunKey",
+    "Scale",
+    "StudyArm",
+    "adversary_pairs",
+    "cells",
+    "evaluate_cell",
+    "family",
+    "find_runs",
+    "joined",
+    "load_runs",
+    "outdated",
+    "reported",
+    "repository",
+    "resolve",
+    "save_figure",
+    "save_table",
+    "settings",
+    "show",
+    "status",
+    "train_cell",
 ]
 
 REWARDS = {"tiny": "tiny_reward"}
@@ -74,9 +86,12 @@ def train_cell(scale, arm, seed, store="data/runs", cycles=None, progress=None, 
     if stage == "finished":
         refuse_other_settings(key, runs.read_manifest(store, key), identity)
         return key.folder(store)
-    from gdro.training import run_training  # torch and TRL, only once there is something to train
+    from gdro.training import quiet, run_training  # torch and TRL, only once there is something to train
 
-    with RunWriter.open(store, key, identity, described=surroundings(identity["data_fingerprint"])) as writer:
+    with (
+        quiet(),
+        RunWriter.open(store, key, identity, described=surroundings(identity["data_fingerprint"])) as writer,
+    ):
         if writer.manifest["stage"] != "trained":
             total = chosen["max_steps"]
             run_training(
@@ -113,7 +128,7 @@ def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=Non
             "notebooks/04_train.ipynb, or "
             f"`snakemake -s notebooks/Snakefile -c2 all --config scales={scale} arms={arm} seeds={seed}`"
         )
-    from gdro.training import evaluate_folder
+    from gdro.training import evaluate_folder, quiet
 
     plan = {
         **{
@@ -125,7 +140,7 @@ def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=Non
         **{"suites": list(dict.fromkeys(data["suite"])), "data_fingerprint": tasks.fingerprint(data)},
     }
     manifest = runs.read_manifest(store, key)
-    with RunWriter.open(store, key, manifest["settings"]) as writer:
+    with quiet(), RunWriter.open(store, key, manifest["settings"]) as writer:
         shown = Progress(f"evaluate {key}", 2 * len(data), progress, unit="prompt")
         base = _lent_base(store, key, manifest["settings"]["model_fingerprint"], plan)
         if base is None:
@@ -138,12 +153,75 @@ def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=Non
     return both
 
 
+def adversary_pairs(arms) -> list[tuple[str, str, str]]:
+    """Figure name, prompt arm and rollout arm of each pair of adversaries among ``arms``; the paper's pair
+    comes first.
+
+    Figure 1 shows one pair. Where only the pair of section 4 was run, it takes the name of the paper's
+    figure.
+
+    >>> adversary_pairs(["grpo", "prompt-gdro-error", "rollout-gdro-variance"])
+    [('fig01', 'prompt-gdro-error', 'rollout-gdro-variance')]
+    """
+    pairs = [("prompt-gdro", "rollout-gdro"), ("prompt-gdro-error", "rollout-gdro-variance")]
+    there = [pair for pair in pairs if set(pair) <= set(arms)]
+    return [(name, *pair) for name, pair in zip(("fig01", "fig01_argued"), there, strict=False)]
+
+
+def family(scales) -> str:
+    """The figures' subfolder of these scales, which must be of one family."""
+    found = sorted({known("scale", scale, SCALES).family for scale in scales})
+    if len(found) != 1:
+        raise ValueError(
+            f"scales {', '.join(scales)} are of the families {', '.join(found)}: make figures of one at a "
+            "time"
+        )
+    return found[0]
+
+
+def reported(name: str) -> pd.DataFrame:
+    """What the paper reports: "table1" or "other"; every row says "reported" in its column ``status``."""
+    folder = tasks.data_root() / "reported"
+    known("table of reported values", name, [path.stem for path in sorted(folder.glob("*.csv"))])
+    return pd.read_csv(folder / f"{name}.csv")
+
+
+def joined(frames) -> pd.DataFrame:
+    """Several frames of the same columns under one another."""
+    return pd.concat(frames, ignore_index=True)
+
+
+def find_runs(store, scales, arms, seeds):
+    """Frames of those cells that are finished, and for those that are not the commands that make them.
+
+    Returns (`runs.Frames`, list of commands, one a scale). Unknown names and half-written finished runs
+    raise.
+    """
+    wanted = cells(scales, arms, seeds)
+    folder = resolve(store)
+    there = [c for c in wanted if runs.stage(folder, RunKey(*c)) == "finished"]
+    missing = [c for c in wanted if c not in there]
+    commands = []
+    for scale in dict.fromkeys(c[0] for c in missing):
+        some, numbers = (list(dict.fromkeys(c[i] for c in missing if c[0] == scale)) for i in (1, 2))
+        options = f"scales='[{scale}]' arms='[{','.join(some)}]' seeds='{numbers}'".replace(", ", ",")
+        commands.append(f"snakemake -s notebooks/Snakefile -c2 all --config {options}")
+    return runs.load_keys(folder, [RunKey(*c) for c in there]), commands
+
+
+def outdated(store, scale: str, arm: str, seed: int) -> list[str]:
+    """Settings of a run in the store that differ from those of the study now, by name."""
+    manifest = runs.read_manifest(resolve(store), RunKey(scale, arm, seed))
+    now = plain(settings(scale, arm, seed))
+    return sorted(k for k in now if manifest and manifest["settings"].get(k) != now[k])
+
+
 def _mean(evaluations):
     return float((evaluations["correct"] / evaluations["k"]).mean())
 
 
 def _lent_base(store, key, model_fingerprint, plan):
-    """Step 0 of a finished run of this scale and seed, evaluated in the same way from the same model, or None."""
+    """Step 0 of a finished run of this scale and seed, evaluated alike from the same model, or None."""
     for other in runs.list_runs(store):
         if (other.scale, other.seed) != (key.scale, key.seed) or other == key:
             continue

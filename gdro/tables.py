@@ -151,6 +151,18 @@ def tail_means(bins: pd.DataFrame, value: str, tail: float = TAIL) -> pd.DataFra
     return total.drop(columns="weighted")
 
 
+def figure1(
+    found: pd.DataFrame, bins: pd.DataFrame, prompt_arm, rollout_arm, tail: float = TAIL
+) -> pd.DataFrame:
+    """The numbers behind Figure 1 in one table: `scores`, then tail means of weights and rollouts by bin."""
+    panels = [found.assign(panel="scores")]
+    for panel, value, arm in (("weights", "weight", prompt_arm), ("rollouts", "rollouts", rollout_arm)):
+        means = tail_means(bins[bins["arm"] == arm], value, tail).rename(columns={"value": "estimate"})
+        panels.append(means.drop(columns="prompts").assign(panel=panel))
+    joined = pd.concat([p for p in panels if len(p)], ignore_index=True)
+    return joined[["panel", *(c for c in joined.columns if c != "panel")]]
+
+
 def spread(bins: pd.DataFrame, tail: float = TAIL) -> pd.DataFrame:
     """How far each arm moved from uniform at the end of its runs; an arm that does nothing shows 1.00 and
     equal rollouts.

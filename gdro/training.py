@@ -2,10 +2,13 @@
 
 import os
 import shutil
+import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
+from transformers.utils import logging as hf_logging
 
 from gdro.checkpoints import latest_complete
 from gdro.config import GDROConfig
@@ -13,6 +16,20 @@ from gdro.dapo_filter import FilteredGRPOTrainer
 from gdro.evaluation import evaluate
 from gdro.recorder import Recorder
 from gdro.trainer import GDROTrainer
+
+
+@contextmanager
+def quiet():
+    """Without other libraries' progress bars and TRL's use of deprecated names, for the length of a block."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*gradient_checkpointing.* is deprecated", FutureWarning)
+            yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()
 
 
 def run_training(writer, settings, arm, start, data, reward, progress) -> None:
@@ -82,7 +99,7 @@ def _rows(settings):
 
 
 def _complete(writer, settings, arm, budget):
-    """Whether the record reaches the end of the run: its last step or, for a run held to rollouts, its budget."""
+    """Whether the record reaches the end of the run: its last step, or its budget of rollouts."""
     if writer.last_step >= settings["max_steps"]:
         return True
     return arm.trainer == "dapo-filter" and writer.last_row.get("rollouts_total", 0) >= budget
