@@ -15,7 +15,16 @@ MODULES = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__i
 # A module may import those of lower layers and, in the layers marked so, of its own.
 LAYERS = [
     {"checks"},
-    {"simplex", "budget_tables", "allocation", "batch_budget", "statistics", "windows"},
+    {
+        "simplex",
+        "budget_tables",
+        "allocation",
+        "batch_budget",
+        "rollout_settings",
+        "reward_variance",
+        "statistics",
+        "windows",
+    },
     {"difficulty", "prompt_gdro", "exp3p", "rollout_gdro", "sqrt_law"},
     {"plan", "outcomes", "report", "controller"},
     {
