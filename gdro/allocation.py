@@ -1,8 +1,8 @@
-"""Integer rollout budgets met exactly: the best assignment, a draw, the variance optimum, the square-root law.
+"""Rollout budgets met exactly: the best assignment, a draw, the variance optimum, the square-root law.
 
-An assignment gives every bin one arm (a number of rollouts for each of its prompts) so that the prompts together
-spend the budget to the rollout. Only where no such assignment exists, exactly one bin is split between two
-adjacent arms, and its log-probability is the prompt-weighted mean of theirs.
+An assignment gives every bin one arm (a number of rollouts for each of its prompts) so that the prompts
+together spend the budget to the rollout. Only where no such assignment exists, exactly one bin is split
+between two adjacent arms, and its log-probability is the prompt-weighted mean of theirs.
 """
 
 import numpy as np
@@ -14,14 +14,14 @@ from gdro.budget_tables import Best, Largest, Problem, Total, leave_one_out, loo
 def best_assignment(counts, log_probs, arms, budget, *, ties="even"):
     """The assignment of largest joint log-probability that spends the budget exactly.
 
-    max sum_b log p_b(n_b) over bins with prompts, each counted once whatever its size, subject to
-    sum_b counts_b n_b = budget, eq. (19), section 3.3, Panaganti et al. 2026. By dynamic programming over the bins, all
-    budgets at once. The paper leaves ties open: the smallest sum_b counts_b (n_b - budget/P)^2 wins, then the
-    lexicographically smallest arms (with a split: smallest rollouts per bin). Log-probabilities within 1e-9 at a
-    bin, or 1e-12 of the largest, are tied, so that rounding errors decide nothing.
+    max sum_b log p_b(n_b) over bins with prompts, each counted once whatever its size, subject to sum_b
+    counts_b n_b = budget, eq. (19), section 3.3, Panaganti et al. 2026. A dynamic programme over the bins,
+    all budgets at once. The paper leaves ties open: the smallest sum_b counts_b (n_b - budget/P)^2 wins, then
+    the lexicographically smallest arms (with a split: rollouts per bin). Differences up to 1e-9 at a bin, or
+    1e-12 of the largest log-probability, are ties, so that rounding errors decide nothing.
 
-    Args: ``counts`` (B,) prompts in each bin, >= 0; ``log_probs`` (B, A) real, or -inf for an arm that must not
-    be used; ``arms`` (A,) consecutive integers >= 0; ``budget`` in [P * min, P * max], P = sum counts;
+    Args: ``counts`` (B,) prompts in each bin, >= 0; ``log_probs`` (B, A) real, or -inf for an arm not to be
+    used; ``arms`` (A,) consecutive integers >= 0; ``budget`` in [P * min, P * max], P = sum counts;
     ``ties`` "even" (above) or "first" (lexicographic at once).
     Returns (B, A) int64: prompts of each bin on each arm, rows summing to ``counts``.
     Raises ``ValueError`` for a budget out of reach, also where only arms of probability 0 would meet it.
@@ -44,10 +44,10 @@ def best_assignment(counts, log_probs, arms, budget, *, ties="even"):
 def sample_assignment(counts, log_probs, arms, budget, rng):
     """An assignment drawn with probability proportional to prod_b p_b(n_b) among those that spend the budget.
 
-    The product distribution conditioned on eq. (19), Panaganti et al. 2026; the paper takes the arg max instead. Forward
-    sums in the log domain, then a backward draw: exact, no rejection. Where no assignment with one arm a bin
-    has positive probability, the draw is among those with exactly one bin split, in proportion to exp of their joint
-    log-probability.
+    The product distribution conditioned on eq. (19), Panaganti et al. 2026, who take the arg max instead.
+    Sums over the bins in the log domain, then a draw bin by bin against them: exact, without rejection. Where
+    no assignment of one arm to each bin has positive probability, the draw is among those with exactly one
+    bin split, in proportion to exp of their joint log-probability.
 
     Args: as `best_assignment`, and ``rng`` a numpy Generator. Returns and raises as it does.
 
@@ -65,7 +65,7 @@ def sample_assignment(counts, log_probs, arms, budget, rng):
 def assignment_marginals(counts, log_probs, arms, budget):
     """Probability that `sample_assignment` gives bin b the arm n: the propensity of importance weights.
 
-    P(n_b = n | budget) proportional to p_b(n) times the summed probability of the other bins spending the rest.
+    P(n_b = n | budget) is proportional to p_b(n) times the probability that the other bins spend the rest.
 
     Args: as `best_assignment`. Returns (B, A), rows summing to 1, rows of empty bins 0.
     Raises ``ValueError`` also where no assignment with one arm a bin meets the budget.
@@ -92,8 +92,9 @@ def assignment_marginals(counts, log_probs, arms, budget):
 def variance_optimal(counts, variances, arms, budget):
     """The integer assignment of least sum_b counts_b v_b / n_b that spends the budget exactly.
 
-    Minimises the variance proxy (28), Panaganti et al. 2026, of which (30) is the real-valued optimum. Arms per bin, split and ties as in
-    `best_assignment` (a split bin costs what its prompts cost; costs within 1e-9 of the largest are tied).
+    Minimises the variance proxy (28), Panaganti et al. 2026, of which (30) is the real-valued optimum. One
+    arm a bin, the split and ties are as in `best_assignment` (a split bin costs what its prompts cost
+    together; differences up to 1e-9 of the largest cost are ties).
 
     Args: ``counts`` (B,); ``variances`` (B,) finite, >= 0, any unit; ``arms`` (A,) consecutive integers >= 1;
     ``budget`` in [P * min, P * max].
@@ -114,12 +115,13 @@ def variance_optimal(counts, variances, arms, budget):
 def square_root_law(counts, variances, mean_budget, bounds=None):
     """Real rollouts per bin of least variance: n_b = n_bar sqrt(v_b) / sum_j q_j sqrt(v_j), q = counts / P.
 
-    Eq. (30), Panaganti et al. 2026. With ``bounds``, the optimum within them: n_b = clip(lambda sqrt(v_b)), lambda (the
-    water level; (31) with mu = 1 / lambda^2) such that sum_b q_b n_b = n_bar. Bins of variance 0 get the lower bound (0 without
-    bounds); where all others are at the upper bound, they share the rest equally. All variances 0 give n_bar.
+    Eq. (30), Panaganti et al. 2026. With ``bounds``, the optimum within them: n_b = clip(level * sqrt(v_b)),
+    the level, 1 / sqrt(mu) in (31), such that sum_b q_b n_b = n_bar. Bins of variance 0 get the lower bound
+    (0 without bounds); where all others are at the upper bound, they share the rest equally. Where all bins
+    with prompts have variance 0, every bin gets n_bar.
 
-    Args: ``counts`` (B,) >= 0, not all 0; ``variances`` (B,) finite, >= 0; ``mean_budget`` > 0 rollouts per prompt;
-    ``bounds`` (low, high) containing it, or None. Returns (B,) float, also for bins without prompts.
+    Args: ``counts`` (B,) >= 0, not all 0; ``variances`` (B,) finite, >= 0; ``mean_budget`` > 0 rollouts per
+    prompt; ``bounds`` (low, high) containing it, or None. Returns (B,) float, also for bins without prompts.
 
     >>> square_root_law([1, 1], [1.0, 9.0], 4)
     array([2., 6.])
@@ -141,7 +143,7 @@ def square_root_law(counts, variances, mean_budget, bounds=None):
 
 
 def _water_filled(shares, roots, mean_budget, low, high):
-    """clip(level * roots, low, high) of the given mean; the mean is piecewise linear and rising in the level."""
+    """clip(level * roots, low, high) of the given mean, which is piecewise linear and rising in the level."""
     unbounded = mean_budget / (shares @ roots)
     free = np.array([low, high])[:, None] / np.where(roots > 0, roots, np.nan)
     knots = np.unique(np.append(free[np.isfinite(free)], 0.0))
@@ -231,7 +233,7 @@ def _best_totals(problem):
 
 
 def _traced(problem, kind):
-    """The optimum read off suffix tables, and whether there was a tie; it is settled only where kind is `Best`."""
+    """The optimum read off suffix tables, and whether there was a tie, which only kind `Best` settles."""
     remaining, totals, tied = problem.budget, [], False
     spends = np.arange(problem.logs.shape[1])
     for b, table in enumerate(suffix_tables(problem, kind)):
@@ -313,8 +315,9 @@ def _draw(logits, rng):
 
 def _no_probability(problem):
     return ValueError(
-        f"no assignment of positive probability spends {problem.budget} rollouts above the smallest arm on bins "
-        f"of {problem.counts.tolist()} prompts; allow more arms (log_probs above -inf) or change the budget"
+        f"no assignment of positive probability spends {problem.budget} rollouts above the smallest arm on "
+        f"bins of {problem.counts.tolist()} prompts; allow more arms (log_probs above -inf) or "
+        "change the budget"
     )
 
 

@@ -27,8 +27,8 @@ class Budget:
         mean = checks.real_number("mean_budget", self.mean_budget)
         if not arms[0] <= mean <= arms[-1]:
             raise ValueError(
-                f"mean_budget {self.mean_budget} is outside the arms {arms[0]}..{arms[-1]}; choose it inside, "
-                "or other arms"
+                f"mean_budget {self.mean_budget} is outside the arms {arms[0]}..{arms[-1]}; choose it "
+                "inside, or other arms"
             )
         object.__setattr__(self, "arms", arms)
         object.__setattr__(self, "mean_budget", int(mean) if mean == int(mean) else mean)
@@ -42,16 +42,16 @@ class Budget:
         total = num_prompts * self.mean_budget
         if abs(total - round(total)) > 1e-9 * max(1.0, total):
             raise ValueError(
-                f"{num_prompts} prompts times mean_budget {self.mean_budget} is {total}, not a whole number of "
-                "rollouts; change the batch or the mean budget"
+                f"{num_prompts} prompts times mean_budget {self.mean_budget} is {total}, not a whole number "
+                "of rollouts; change the batch or the mean budget"
             )
         return round(total)
 
     def shares(self, counts, excluded):
         """(rollouts of the prompts in bins, rollouts of the ``excluded`` ones); together `total`, exactly.
 
-        The excluded get the whole number nearest to excluded * mean_budget that lets the others do with one arm
-        for each bin; where none does, the nearest. ``counts`` (B,) prompts in each bin.
+        The excluded get the whole number nearest to excluded * mean_budget that lets the others do with one
+        arm for each bin; where none does, the nearest. ``counts`` (B,) prompts in each bin.
 
         >>> Budget((2, 3), 2.5).shares([3, 0], 1)
         (8, 2)
@@ -96,8 +96,8 @@ class Batch:
     def rollouts(self, assignment, arms, excluded_total, rng):
         """(P,) int64 rollouts of each prompt.
 
-        Args: ``assignment`` (B, A) prompts of each bin on each of ``arms`` (A,); ``excluded_total`` what bin -1
-        spends, dealt as evenly as it goes. Which prompts of a bin get which of its arms is drawn from ``rng``.
+        Args: ``assignment`` (B, A) prompts of each bin on each of ``arms`` (A,); ``excluded_total`` what bin
+        -1 spends, dealt evenly. Which prompts of a bin get which of its arms is drawn from ``rng``.
         """
         order = np.lexsort((rng.random(self.bins.size), self.bins))
         rest, upper = divmod(excluded_total, self.excluded) if self.excluded else (0, 0)

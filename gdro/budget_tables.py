@@ -1,9 +1,9 @@
 """Dynamic programmes over a rollout budget: what a set of bins can spend, and how well.
 
 Budgets are counted as the excess over the smallest arm, so a bin of ``count`` prompts on its a-th arm spends
-count * a. A table holds an entry for each total that the bins in it can spend. `Largest`
-tables hold the largest sum of log-probabilities, `Best` tables also the smallest penalty among those that reach
-it, `Total` tables the logarithm of the summed probability. Loops run over bins only; budget and arms are array axes.
+count * a. A table holds an entry for each total that the bins in it can spend. `Largest` tables hold the
+largest sum of log-probabilities, `Best` tables also the smallest penalty among those that reach it, `Total`
+tables the logarithm of the summed probability. Loops run over bins only; budget and arms are array axes.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ _OUTSIDE = np.array([[-np.inf], [np.inf]])
 class Problem:
     """Bins that all have prompts: ``counts`` (m,) >= 1, ``logs`` (m, A), ``budget`` the excess to spend.
 
-    ``even``: whether ties go to the smallest sum of count * a^2, before they go to the lexicographically first.
+    ``even``: whether ties go to the smallest sum of count * a^2 before they go to the lexicographically
+    first.
     """
 
     counts: np.ndarray
@@ -28,7 +29,7 @@ class Problem:
 
     @property
     def tolerance(self):
-        """Sums of log-probabilities this near count as equal at each bin; rounding errors are far below it."""
+        """Sums of log-probabilities this near are equal at a bin; rounding errors are far below it."""
         finite = np.abs(self.logs[np.isfinite(self.logs)])
         return max(1e-9, 1e-12 * finite.max(initial=0.0))
 

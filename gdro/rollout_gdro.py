@@ -1,4 +1,4 @@
-"""Adversary II: what the bins lost under their arms decides how many rollouts each of their prompts gets next."""
+"""Adversary II: what the bins lost under their arms decides how many rollouts their prompts get next."""
 
 import json
 from dataclasses import asdict, dataclass, replace
@@ -8,62 +8,12 @@ import numpy as np
 from gdro import checks
 from gdro.allocation import assignment_marginals, best_assignment, sample_assignment
 from gdro.batch_budget import Batch, Budget
+from gdro.reward_variance import RewardVariance
+from gdro.rollout_settings import RolloutSettings
 from gdro.simplex import log_softmax_with_floor
 from gdro.statistics import mean_by
 
 _LARGEST_SCORE = 1e150
-
-
-@dataclass(frozen=True)
-class RolloutSettings:
-    """Settings of `RolloutGDRO`, checked when made; their meaning stands there."""
-
-    num_bins: int
-    budget: Budget
-    step_size: float
-    exploration: float
-    arm_ema_rate: float | None
-    price_step_size: float
-    mode: str
-    selection: str
-    utility: str
-    importance_weighted: bool
-    loss_bounds: tuple
-    released: bool = False
-
-    def __post_init__(self):
-        checks.whole_number("num_bins", self.num_bins, low=1)
-        checks.real_number("step_size", self.step_size, low=0)
-        checks.real_number("exploration", self.exploration, low=0, high=1)
-        if self.arm_ema_rate is not None:
-            checks.real_number("arm_ema_rate", self.arm_ema_rate, above=0, high=1)
-        checks.real_number("price_step_size", self.price_step_size, low=0)
-        checks.one_of("budget", self.mode, ("exact", "dual"))
-        checks.one_of("selection", self.selection, ("map", "sample"))
-        checks.one_of("utility", self.utility, ("loss", "adversarial", "variance"))
-        checks.one_of("importance_weighted", self.importance_weighted, (False, True))
-        low, high = (checks.real_number("loss_bounds", bound) for bound in self.loss_bounds)
-        if not low < high:
-            raise ValueError(f"loss_bounds must be (low, high) with low < high, got {self.loss_bounds}")
-        if self.importance_weighted:
-            self._check_importance_weighted()
-
-    def _check_importance_weighted(self):
-        if self.selection != "sample":
-            raise ValueError(
-                f"importance_weighted=True needs selection='sample', got {self.selection!r}: the arg max has "
-                "propensity 0 or 1"
-            )
-        if self.utility == "variance":
-            raise ValueError(
-                "importance_weighted=True does not go with utility='variance', which tells the utility of every "
-                "arm; set importance_weighted=False, or utility 'loss' or 'adversarial'"
-            )
-        if self.mode == "exact" and not isinstance(self.budget.mean_budget, int):
-            raise ValueError(
-                f"importance_weighted=True with budget='exact' needs a whole mean_budget, got "
-                f"{self.budget.mean_budget}: it may split a bin between two arms, which then have no propensity"
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,31 +31,33 @@ class _LastPlan:
 class RolloutGDRO:
     """One bandit a bin over the arms (rollouts per prompt), held together by an exact budget and its price.
 
-    At planning p_b(n) = (1 - exploration) softmax_n(step_size (S_b(n) - price (n - mean_budget))) + exploration / A.
-    The arms of a batch are those of largest joint probability (``selection`` "map") or a draw from the product distribution
-    ("sample") among the assignments that spend P * mean_budget exactly, eq. (19). Eqs. (18) to (21), Panaganti
-    et al. 2026.
+    At planning p_b(n) = (1 - exploration) softmax_n(step_size (S_b(n) - price (n - mean_budget))) +
+    exploration/A. The arms of a batch are those of largest joint probability (``selection`` "map") or a draw
+    from the product distribution ("sample") among the assignments that spend P * mean_budget exactly, (19).
+    Eqs. (18) to (21), Panaganti et al. 2026.
 
-    ``utility`` of an arm, averaged into S_b(n) at rate ``arm_ema_rate`` from 0 (None: summed):
-      "loss"         -(mean loss of the bin's prompts), for the arm they were given: J_b(n), eq. (18);
+    ``utility`` of an arm, averaged into S_b(n) from 0 at rate ``arm_ema_rate`` (None: summed):
+      "loss"         -(mean loss of the bin's prompts), for the arm they were given: J_b(n), (18);
       "adversarial"  +(mean loss), the released code's sign;
       "variance"     -v_b / n for every arm, (28); v_b averages the prompts' reward variances at the same
-                     rate, the first setting it (None: their plain mean so far, and -v_b / n is summed).
+                     rate, the first batch setting it (None: their plain mean, and -v_b / n is summed).
 
-    ``budget`` "exact": with (19) met exactly, (21) would never move; so price += price_step_size * (asked-for mean
-    - mean_budget), the asked-for mean sum_b share_b sum_n p_b(n) n being taken before the projection on the budget.
-    "dual": (21) itself; arms are drawn bin by bin from p_b (``selection`` has no effect), and the realised mean moves the
-    price. The price moves at `observe`, once for a plan, so that planning again changes nothing. It enters as
-    price * (n - mean_budget): the same arms as price * n.
+    ``budget`` "exact": with (19) met exactly (21) would never move, so price += price_step_size * (asked-for
+    mean - mean_budget), the asked-for mean sum_b share_b sum_n p_b(n) n being taken before the projection on
+    the budget. "dual": (21) itself; arms are drawn bin by bin from p_b (``selection`` has no effect) and the
+    realised mean moves the price. The price moves at `observe`, once for a plan, so that planning again
+    changes nothing. It acts as price * (n - mean_budget), which orders the arms as the paper's price * n
+    does.
 
-    ``importance_weighted``: utilities are mapped to [0, 1] by ``loss_bounds`` (losses outside are refused) and divided by the true
-    probability that the conditioned draw gave the bin this arm, 0 for the bin's other arms: unbiased, as in EXP3. The paper and
-    the released code do not divide.
+    ``importance_weighted``: utilities are mapped to [0, 1] by ``loss_bounds`` (a loss outside is refused) and
+    divided by the true probability that the conditioned draw gave the bin this arm, 0 for the bin's other
+    arms: unbiased, as in EXP3. Neither the paper nor the released code divides.
 
-    Args: ``num_bins`` B; ``arms`` (A,) consecutive integers >= 2; ``mean_budget`` rollouts per prompt, within the
-    arms; ``step_size``, ``price_step_size`` >= 0; ``exploration`` in [0, 1]; ``arm_ema_rate`` in (0, 1] or None.
-    Raises ``ValueError`` or ``TypeError`` naming the value; importance weights need selection "sample", a utility of
-    losses and, with an exact budget, a whole mean budget.
+    Args: ``num_bins`` B; ``arms`` (A,) consecutive integers >= 2; ``mean_budget`` rollouts per prompt, within
+    the arms; ``step_size``, ``price_step_size`` >= 0; ``exploration`` in [0, 1]; ``arm_ema_rate`` in (0, 1]
+    or None.
+    Raises ``ValueError`` or ``TypeError`` naming the value; importance weights need selection "sample", a
+    utility of losses and, with an exact budget, a whole mean budget.
 
     >>> adversary = RolloutGDRO(2, arms=(2, 3, 4), mean_budget=3, utility="variance")
     >>> bins = [0, 0, 1, 1]
@@ -146,8 +98,7 @@ class RolloutGDRO:
             loss_bounds=tuple(loss_bounds),
         )
         self._scores = np.zeros((num_bins, len(self.arms)))
-        self._variances = np.zeros(num_bins)
-        self._variance_counts = np.zeros(num_bins, dtype=np.int64)
+        self._variance = RewardVariance(num_bins, arm_ema_rate)
         self._price = 0.0
         self._asked = self._realised = float("nan")
         self._plan = None
@@ -156,12 +107,12 @@ class RolloutGDRO:
     def released(cls, num_bins, arms=tuple(range(2, 13)), mean_budget=4, price_step_size=0.05):
         """The rule as the authors' released code behaves: a fixed allocation that never learns.
 
-        There a dictionary with the chosen arms is overwritten before the update, so arm probabilities stay uniform
-        and the price 0 for ever, and ``price_step_size`` has no effect. All assignments tie; which one wins is an accident
-        of its loop, reproduced here: bins in order of first appearance, arms ascending, only a strict gain replaces. So
-        the bin that appears last gets the smallest arm that leaves the others a way to spend the rest, and so on
-        backwards. Departure: the released code uses the bins of the batch before, by position; here, the prompts'
-        own.
+        There a dictionary with the chosen arms is overwritten before the update, so the arm probabilities
+        stay uniform and the price 0 for ever (``price_step_size`` has no effect). All assignments tie; which
+        one wins follows from its loop, reproduced here: bins in order of first appearance, arms ascending,
+        only a strict gain replaces. So the bin that appears last gets the smallest arm that leaves the others
+        a way to spend the rest, and so on backwards. Departure: the released code uses the bins of the batch
+        before, by position; here, the prompts' own.
 
         >>> RolloutGDRO.released(3, mean_budget=4).plan([2, 0, 1], np.random.default_rng(0))
         array([8, 2, 2])
@@ -202,8 +153,8 @@ class RolloutGDRO:
 
     @property
     def asked_mean(self):
-        """Rollouts per prompt that the last plan's bandits asked for; NaN before a plan, or if no prompt was in
-        a bin."""
+        """Rollouts per prompt that the bandits asked for in the last plan; NaN before it, or with all prompts
+        in bin -1."""
         return self._asked
 
     @property
@@ -221,8 +172,9 @@ class RolloutGDRO:
     def plan(self, bins, rng):
         """Rollouts of each prompt. May be called again; `observe` refers to the last call. Learns nothing.
 
-        Every prompt of a bin gets its arm. Only where no such assignment meets an exact budget, one bin is split between
-        two adjacent arms; which of its prompts get more is drawn. Bin -1 takes the mean budget rounded down or up.
+        Every prompt of a bin gets its arm. Only where no such assignment meets an exact budget, one bin is
+        split between two adjacent arms; which of its prompts get more is drawn. Bin -1 takes the mean budget
+        rounded down or up.
 
         Args: ``bins`` (P,) integers in [-1, B); ``rng`` a numpy Generator.
         Returns (P,) int64, in exact mode summing to P * mean_budget.
@@ -258,11 +210,12 @@ class RolloutGDRO:
     def observe(self, bins, losses, *, variances=None):
         """Fold what came of the last plan into scores and price; that plan is then used up.
 
-        Args: ``bins`` (P,) those of the last plan, or -1 for a prompt that takes no part; ``losses`` (P,) finite
-        prompt losses (7); ``variances`` (P,) unbiased variance of each prompt's rewards, >= 0, NaN where it
-        has fewer than two, needed by utility "variance". The order of the prompts is that of the plan.
-        Raises ``ValueError``, nothing changed, without a plan, for other bins than planned, for a loss that is not
-        finite or outside ``loss_bounds`` under importance weights, for a negative variance.
+        Args: ``bins`` (P,) those of the last plan, in its order, or -1 for a prompt that takes no part;
+        ``losses`` (P,) finite prompt losses (7); ``variances`` (P,) unbiased variance of each prompt's
+        rewards, >= 0, NaN where it has fewer than two, needed by utility "variance". Scores beyond 1e150 stay
+        there.
+        Raises ``ValueError``, nothing changed, without a plan, for other bins than planned, for a loss that
+        is not finite or is outside ``loss_bounds`` under importance weights, for a negative variance.
         """
         plan, bins = self._checked_plan(bins)
         losses = checks.finite_array(
@@ -288,8 +241,8 @@ class RolloutGDRO:
         if other.any():
             at = int(np.argmax(other))
             raise ValueError(
-                f"bins[{at}] is {bins[at]}, planned was {planned[at]}; observe with the bins of the last plan, or -1 "
-                "for a prompt that takes no part"
+                f"bins[{at}] is {bins[at]}, planned was {planned[at]}; observe with the bins of the last "
+                "plan, or -1 for a prompt that takes no part"
             )
         return self._plan, bins
 
@@ -318,8 +271,8 @@ class RolloutGDRO:
         outside = (losses < low) | (losses > high)
         if outside.any():
             raise ValueError(
-                f"a loss is {losses[outside][0]}, outside loss_bounds ({low}, {high}), which importance weights need; "
-                "state wider loss_bounds, or set importance_weighted=False"
+                f"a loss is {losses[outside][0]}, outside loss_bounds ({low}, {high}), which importance "
+                "weights need; state wider loss_bounds, or set importance_weighted=False"
             )
         return (losses - low) / (high - low)
 
@@ -331,15 +284,11 @@ class RolloutGDRO:
 
     def _observe_variances(self, bins, variances):
         """Scores of every arm of the bins with a variance: -v_b / n."""
-        means, counts = bin_variances(bins, variances, self.num_bins)
-        seen = counts > 0
-        before, rate = self._variance_counts[seen], self.settings.arm_ema_rate
-        share = counts[seen] / (before + counts[seen]) if rate is None else np.where(before > 0, rate, 1.0)
-        self._variances[seen] += share * (means[seen] - self._variances[seen])
-        self._variance_counts[seen] += counts[seen]
-        utilities = -self._variances[seen, None] / np.array(self.arms)
-        # v_b is smoothed already: -v_b / n is the smoothed utility
-        self._scores[seen] = utilities if rate is not None else self._updated(self._scores[seen], utilities)
+        seen = self._variance.observe(bins, variances)
+        utilities = -self._variance.values[seen, None] / np.array(self.arms)
+        # with a rate v_b is smoothed already, and -v_b / n is the smoothed utility
+        summed = self.settings.arm_ema_rate is None
+        self._scores[seen] = self._updated(self._scores[seen], utilities) if summed else utilities
 
     def _updated(self, old, utilities):
         rate = self.settings.arm_ema_rate
@@ -347,52 +296,25 @@ class RolloutGDRO:
         return np.clip(new, -_LARGEST_SCORE, _LARGEST_SCORE)
 
     def state_dict(self):
-        """Arrays and plain values that `load_state_dict` takes back; a plan not yet observed is not part of it."""
+        """Arrays and plain values that `load_state_dict` takes back, without a plan not yet observed."""
         return {
             "settings": json.dumps(asdict(self.settings), sort_keys=True),
             "scores": self._scores.copy(),
-            "variances": self._variances.copy(),
-            "variance_counts": self._variance_counts.copy(),
+            **self._variance.state_dict(),
             "price": self._price,
         }
 
     def load_state_dict(self, state):
-        """Continue from ``state``, without a plan; raises ``ValueError``, nothing changed, for other settings (both
-        sides are named) or a damaged state."""
+        """Continue from ``state``, without a plan; raises ``ValueError``, nothing changed, for other settings
+        (both sides are named) or a damaged state."""
         checks.check_settings("RolloutGDRO", asdict(self.settings), state)
-        shape = (self.num_bins,)
         scores = checks.state_array("RolloutGDRO", state, "scores", shape=self._scores.shape, kind="f")
-        variances = checks.state_array("RolloutGDRO", state, "variances", shape=shape, kind="f")
-        counts = checks.state_array("RolloutGDRO", state, "variance_counts", shape=shape, kind="iu")
         price = checks.state_array("RolloutGDRO", state, "price", shape=(), kind="f")
-        for name, values in (("scores", scores.ravel()), ("variances", variances), ("price", price.ravel())):
-            checks.finite_array(f"saved {name}", values, remedy="the file was damaged")
-        self._scores, self._variances, self._variance_counts = scores, variances, counts
-        self._price, self._plan = float(price), None
+        for name, values in (("scores", scores), ("price", price)):
+            checks.finite_array(f"saved {name}", values.ravel(), remedy="the file was damaged")
+        self._variance.values, self._variance.counts = self._variance.checked_state("RolloutGDRO", state)
+        self._scores, self._price, self._plan = scores, float(price), None
         self._asked = self._realised = float("nan")
-
-
-def bin_variances(bins, variances, num_bins):
-    """Mean reward variance per bin, NaN where there is none, and the number of prompts in it, both (B,).
-
-    Args: ``bins`` (P,) in [-1, B); ``variances`` (P,) >= 0, NaN left out.
-
-    >>> bin_variances(np.array([0, 0, -1]), [0.5, np.nan, 0.1], 2)
-    (array([0.5, nan]), array([1, 0]))
-    """
-    if variances is None:
-        raise ValueError(
-            "this rule needs variances (P,), the unbiased variance of each prompt's rewards; got None"
-        )
-    variances = checks.float_array("variances", variances, size=bins.size)
-    bad = (variances < 0) | np.isinf(variances)
-    if bad.any():
-        raise ValueError(
-            f"variances[{int(np.argmax(bad))}] is {variances[bad][0]}; variances are finite and >= 0"
-        )
-    use = (bins >= 0) & ~np.isnan(variances)
-    bins, variances = bins[use], variances[use]
-    return mean_by(bins, variances, num_bins), np.bincount(bins, minlength=num_bins)
 
 
 def _mean_asked(counts, log_probs, arms):

@@ -1,0 +1,106 @@
+"""A baseline without a bandit: rollouts by the reward variance seen so far, at the exact budget."""
+
+import json
+from dataclasses import asdict, dataclass
+
+from gdro import checks
+from gdro.allocation import variance_optimal
+from gdro.batch_budget import Batch, Budget
+from gdro.reward_variance import RewardVariance
+
+
+@dataclass(frozen=True)
+class SquareRootLawSettings:
+    """Settings of `SquareRootLaw`, checked when made."""
+
+    num_bins: int
+    budget: Budget
+    ema_rate: float
+
+    def __post_init__(self):
+        checks.whole_number("num_bins", self.num_bins, low=1)
+        checks.real_number("ema_rate", self.ema_rate, above=0, high=1)
+
+
+class SquareRootLaw:
+    """The integer form of the square-root law (30): least sum_b counts_b v_b / n_b at the exact budget.
+
+    Theorem 4.2, Panaganti et al. 2026, put to work directly: v_b is a running mean of the prompts' unbiased
+    reward variances, and `gdro.allocation.variance_optimal` does the rest. The paper only compares with it.
+    Bins without a variance so far count as the mean of those with one; before any, all bins are alike and the
+    plan is as even as the budget allows.
+
+    Stands where a `gdro.rollout_gdro.RolloutGDRO` does, without arm probabilities and price.
+
+    Args: ``num_bins`` B; ``arms`` (A,) consecutive integers >= 2; ``mean_budget`` rollouts per prompt, within
+    the arms; ``ema_rate`` in (0, 1] of the running mean, which the first batch of a bin sets.
+
+    >>> import numpy as np
+    >>> rule = SquareRootLaw(2, (2, 3, 4, 5, 6), 4)
+    >>> rule.observe([0, 1], [0.0, 0.0], variances=[0.01, 0.25])
+    >>> rule.plan([0, 1, 1, 0], np.random.default_rng(0))
+    array([2, 6, 6, 2])
+    """
+
+    def __init__(self, num_bins, arms, mean_budget, ema_rate=0.1):
+        self.settings = SquareRootLawSettings(num_bins, Budget(arms, mean_budget), ema_rate)
+        self._variance = RewardVariance(num_bins, ema_rate)
+
+    @property
+    def num_bins(self):
+        """Number of bins B."""
+        return self.settings.num_bins
+
+    @property
+    def arms(self):
+        """The arms, a tuple of A rollout counts."""
+        return self.settings.budget.arms
+
+    @property
+    def mean_budget(self):
+        """Rollouts per prompt; an int where it is whole."""
+        return self.settings.budget.mean_budget
+
+    @property
+    def variances(self):
+        """(B,) variances that the next plan is made with."""
+        seen = self._variance.counts > 0
+        values = self._variance.values.copy()
+        values[~seen] = values[seen].mean() if seen.any() else 0.0
+        return values
+
+    def plan(self, bins, rng):
+        """Rollouts of each prompt, (P,) int64 summing to P * mean_budget; changes nothing.
+
+        Args: ``bins`` (P,) integers in [-1, B), -1 takes the mean budget rounded down or up; ``rng`` a numpy
+        Generator, which draws the prompts that get more where a bin must be split.
+        Raises ``ValueError`` where P * mean_budget is no whole number, naming it.
+        """
+        batch = Batch.checked(bins, self.num_bins)
+        own, excluded_total = self.settings.budget.shares(batch.counts, batch.excluded)
+        assignment = variance_optimal(batch.counts, self.variances, self.arms, own)
+        return batch.rollouts(assignment, self.arms, excluded_total, rng)
+
+    def observe(self, bins, losses, *, variances=None):
+        """Fold in the reward variances of a batch; the losses are checked and not used.
+
+        Args: ``bins`` (P,) integers in [-1, B), -1 left out; ``losses`` (P,) finite; ``variances`` (P,) >= 0,
+        NaN for a prompt with fewer than two scored rollouts. Raises, nothing changed, for anything else.
+        """
+        bins = Batch.checked(bins, self.num_bins).bins
+        checks.finite_array("losses", losses, size=bins.size, remedy="give bin -1 and loss 0 instead")
+        self._variance.observe(bins, variances)
+
+    def state_dict(self):
+        """Arrays and plain values that `load_state_dict` takes back."""
+        return {
+            "settings": json.dumps(asdict(self.settings), sort_keys=True),
+            **self._variance.state_dict(),
+        }
+
+    def load_state_dict(self, state):
+        """Continue from ``state``; raises ``ValueError``, nothing changed, for other settings (both sides are
+        named) or a damaged state."""
+        checks.check_settings("SquareRootLaw", asdict(self.settings), state)
+        checked = self._variance.checked_state("SquareRootLaw", state)
+        self._variance.values, self._variance.counts = checked
