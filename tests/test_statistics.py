@@ -134,7 +134,8 @@ def test_the_bootstrap_variance_has_its_closed_form(prompts):
     """Shared: exact variance of the two-way bootstrap mean; nested: between seeds plus within a seed."""
     rng = np.random.default_rng(2)
     seeds, count = 15, 30
-    values = 0.5 * rng.normal(size=(seeds, 1)) + rng.normal(size=count) + 0.5 * rng.normal(size=(seeds, count))
+    shared, own = rng.normal(size=count), rng.normal(size=(seeds, count))
+    values = 0.5 * rng.normal(size=(seeds, 1)) + shared + 0.5 * own
     interval = bootstrap_interval(values, level=0.682689, resamples=40_000, prompts=prompts)
     row, column = values.mean(1).var(), values.mean(0).var()
     both = values.var()
