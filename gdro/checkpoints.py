@@ -50,16 +50,14 @@ def read_state(folder, stem):
         if not (folder / f"{stem}{suffix}").is_file():
             raise ValueError(
                 f"{folder} has no {stem}{suffix}: it was not written by GDROTrainer, or not to its end; "
-                "resume from "
-                "another checkpoint (gdro.checkpoints.latest_complete finds it), or start anew in an empty "
-                "folder"
+                "resume from another checkpoint (gdro.checkpoints.latest_complete finds it), or start anew "
+                "in an empty folder"
             )
     content = json.loads((folder / f"{stem}.json").read_text())
     if content.get("schema") != SCHEMA:
         raise ValueError(
             f"{folder / stem}.json has schema {content.get('schema')!r}, this version reads {SCHEMA}; "
-            "resume with the "
-            "version that wrote it"
+            "resume with the version that wrote it"
         )
     return _with_arrays(content["state"], load_file(folder / f"{stem}.safetensors"))
 
@@ -139,9 +137,8 @@ def check_settings(saved, own):
     if keys:
         both = "; ".join(f"{key}: saved {saved.get(key)!r}, here {own.get(key)!r}" for key in keys)
         raise ValueError(
-            f"the checkpoint was written under other settings ({both}); train with the saved ones, or "
-            "start anew in an "
-            "empty folder"
+            f"the checkpoint was written under other settings ({both}); train with the saved ones, or start "
+            "anew in an empty folder"
         )
 
 

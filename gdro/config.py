@@ -14,6 +14,7 @@ from gdro.controller import Controller
 from gdro.difficulty import OnlineDifficultyClassifier
 from gdro.prompt_gdro import PromptGDRO
 from gdro.rollout_gdro import RolloutGDRO
+from gdro.sqrt_law import SquareRootLaw
 
 SIGNALS = ("error", "spread", "surrogate")
 ROLLOUT_RULES = ("gdro", "sqrt-law", "released")
@@ -158,8 +159,8 @@ class GDROConfig(GRPOConfig):
         if "seed" in (self.generation_kwargs or {}):
             raise ValueError(
                 f"generation_kwargs has seed={self.generation_kwargs['seed']!r}, which gives all rollouts "
-                "of a prompt the "
-                "same text, so that every advantage is 0; remove it and set `seed` of the config"
+                "of a prompt the same text, so that every advantage is 0; remove it and set `seed` of the "
+                "config"
             )
 
     def _check_surrogate(self):
@@ -167,12 +168,11 @@ class GDROConfig(GRPOConfig):
         if self.signal == "surrogate" and self.beta == 0.0 and self.gradient_accumulation_steps % cycle == 0:
             raise ValueError(
                 f"signal='surrogate' is identically 0 with beta={self.beta} and one optimiser step per "
-                "generation "
-                f"(gradient_accumulation_steps={self.gradient_accumulation_steps}, steps_per_generation="
-                f"{self.steps_per_generation}, num_iterations={self.num_iterations}): the ratio is always "
-                "1 and advantages "
-                "sum to 0 in a rollout group. Set steps_per_generation above gradient_accumulation_steps, or "
-                "num_iterations > 1, or beta > 0, or signal='error'"
+                f"generation (gradient_accumulation_steps={self.gradient_accumulation_steps}, "
+                f"steps_per_generation={self.steps_per_generation}, num_iterations={self.num_iterations}): "
+                "the ratio is always 1 and advantages sum to 0 in a rollout group. Set "
+                "steps_per_generation above gradient_accumulation_steps, or num_iterations > 1, or beta > "
+                "0, or signal='error'"
             )
 
     def _check_budget(self):
@@ -181,10 +181,8 @@ class GDROConfig(GRPOConfig):
         if not self.rollouts_min <= self.num_generations <= self.rollouts_max:
             raise ValueError(
                 f"num_generations={self.num_generations} is the mean number of rollouts a prompt and must "
-                "lie within the "
-                f"arms {self.rollouts_min}..{self.rollouts_max}; set num_generations inside, or move "
-                "rollouts_min / "
-                "rollouts_max"
+                f"lie within the arms {self.rollouts_min}..{self.rollouts_max}; set num_generations inside, "
+                "or move rollouts_min / rollouts_max"
             )
 
     @property
@@ -246,8 +244,6 @@ class GDROConfig(GRPOConfig):
     def _rollout_adversary(self, num_bins):
         arms = tuple(range(self.rollouts_min, self.rollouts_max + 1))
         if self.rollout_rule == "sqrt-law":
-            from gdro.sqrt_law import SquareRootLaw
-
             return SquareRootLaw(num_bins, arms, self.num_generations)
         settings = {
             "arms": arms,

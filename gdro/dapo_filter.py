@@ -55,8 +55,7 @@ class FilteredGRPOTrainer(GDROTrainer):
         if self.accelerator.num_processes > 1:
             raise ValueError(
                 f"FilteredGRPOTrainer runs on one process, got {self.accelerator.num_processes}: refilling "
-                "would need "
-                "different batch sizes on each; use one process"
+                "would need different batch sizes on each; use one process"
             )
         if rollout_budget is not None:
             self.add_callback(_StopAtBudget(self))

@@ -33,7 +33,6 @@ _CYCLE_SETTINGS = (
     "scale_rewards",
     "multi_objective_aggregation",
     "importance_sampling_level",
-    "logging_steps",
 )
 
 
@@ -131,14 +130,14 @@ class ResumableGRPOTrainer(GRPOTrainer):
         reason = checkpoints.why_incomplete(folder)
         if reason is not None:
             raise ValueError(
-                f"{folder} is not a complete checkpoint: {reason}; gdro.checkpoints.latest_complete("
-                f"{str(Path(folder).parent)!r}) finds the newest complete one"
+                f"{folder} is not a complete checkpoint: {reason}; "
+                f"gdro.checkpoints.latest_complete({str(Path(folder).parent)!r}) finds the newest complete "
+                "one"
             )
         if shared["save_only_model"]:
             raise ValueError(
                 f"{folder} was written with save_only_model=True and has no optimiser state, so training "
-                "cannot go on from "
-                "it; load it as a model, or train with save_only_model=False"
+                "cannot go on from it; load it as a model, or train with save_only_model=False"
             )
         self._load_shared_state(shared)
         self._load_rank_state(rank)

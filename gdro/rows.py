@@ -22,8 +22,7 @@ def with_rows(dataset):
     if len(dataset) and ROW not in dataset[0]:
         raise ValueError(
             f"the data set's format {dataset.format['type']!r} drops the row number; call "
-            "dataset.reset_format() and do "
-            "its work with dataset.map"
+            "dataset.reset_format() and do its work with dataset.map"
         )
     return dataset
 

@@ -3,7 +3,6 @@ outcomes."""
 
 import contextlib
 import dataclasses
-import functools
 import math
 
 import numpy as np
@@ -12,12 +11,13 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import nn
 from trl import GRPOConfig
-from trl.trainer.utils import get_config_model_id, is_async_callable
+from trl.trainer.utils import get_config_model_id
 
 from gdro import advantages as adv
 from gdro import rows as data_rows
 from gdro.config import GDROConfig
 from gdro.cycle import RAW, SLOT, Cycle
+from gdro.finite_rewards import finite_or_none
 from gdro.resume import ResumableGRPOTrainer
 
 
@@ -65,10 +65,8 @@ class GDROTrainer(ResumableGRPOTrainer):
         elif args.prompt_gdro or args.rollout_gdro:
             raise ValueError(
                 f"prompt_gdro={args.prompt_gdro}, rollout_gdro={args.rollout_gdro} need a map-style "
-                "datasets.Dataset, whose "
-                f"prompts come back and can be told apart; got {type(train_dataset).__name__}. Load it "
-                "whole, or turn "
-                "both off"
+                "datasets.Dataset, whose prompts come back and can be told apart; got "
+                f"{type(train_dataset).__name__}. Load it whole, or turn both off"
             )
         super().__init__(model, reward_funcs, args, train_dataset, *rest, **kwargs)
         if args.success_reward is not None and args.success_reward not in self.reward_func_names:
@@ -78,7 +76,7 @@ class GDROTrainer(ResumableGRPOTrainer):
             )
         for at, name in enumerate(self.reward_func_names):
             if not isinstance(self.reward_funcs[at], nn.Module):
-                self.reward_funcs[at] = _finite_or_none(self.reward_funcs[at], name)
+                self.reward_funcs[at] = finite_or_none(self.reward_funcs[at], name)
 
     def _adopt(self, dataset, args):
         """Number the prompts of ``dataset`` and make the controller for them."""
@@ -86,9 +84,8 @@ class GDROTrainer(ResumableGRPOTrainer):
         if len(dataset) < prompts:
             raise ValueError(
                 f"the data set has {len(dataset)} rows, one generation takes {prompts} prompts "
-                "(generation_batch_size "
-                f"{args.generation_batch_size} / num_generations {args.num_generations}); add rows, or "
-                "lower the batch"
+                f"(generation_batch_size {args.generation_batch_size} / num_generations "
+                f"{args.num_generations}); add rows, or lower the batch"
             )
         self._prompt_of_row = data_rows.prompt_numbers(dataset)
         bins = None
@@ -131,8 +128,7 @@ class GDROTrainer(ResumableGRPOTrainer):
         if (rows != rows[:, :1]).any():
             raise RuntimeError(
                 f"the sampler gave groups of mixed rows {rows[:2].tolist()}, not {self.num_generations} of "
-                "each; do not "
-                "override _get_train_sampler with another order"
+                "each; do not override _get_train_sampler with another order"
             )
         return rows[:, 0], [
             {key: example[key] for key in example if key != data_rows.ROW} for example in inputs
@@ -147,9 +143,8 @@ class GDROTrainer(ResumableGRPOTrainer):
         every = self.accelerator.gather(own.unsqueeze(0))
         if not bool((every == every[0]).all()):
             raise RuntimeError(
-                f"the processes made different plans in cycle {plan.cycle}; run them on one kind of "
-                "machine with the same "
-                "versions, seeds and data"
+                f"the processes made different plans in cycle {plan.cycle}; run them on one kind of machine "
+                "with the same versions, seeds and data"
             )
 
     def _repacked(self, inputs, plan):
@@ -349,33 +344,3 @@ class GDROTrainer(ResumableGRPOTrainer):
         self._cycle = (
             None if state["cycle"] is None else Cycle.from_state(state["cycle"], self.accelerator.device)
         )
-
-
-def _finite_or_none(function, name):
-    """``function`` with every NaN or infinite reward refused; TRL would take NaN for None and let infinity
-    through."""
-
-    def check(values):
-        values = list(values)
-        for at, value in enumerate(values):
-            if value is not None and not math.isfinite(value):
-                raise ValueError(
-                    f"the reward function {name!r} returned {value} for completion {at}; return a finite "
-                    "number, or None "
-                    "where it does not apply"
-                )
-        return values
-
-    if is_async_callable(function):
-
-        @functools.wraps(function)
-        async def checked(*args, **kwargs):
-            return check(await function(*args, **kwargs))
-
-    else:
-
-        @functools.wraps(function)
-        def checked(*args, **kwargs):
-            return check(function(*args, **kwargs))
-
-    return checked

@@ -8,6 +8,11 @@ CYCLES = {
     "one step": {},
     "accumulated": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
     "two steps": {"steps_per_generation": 2, "per_device_train_batch_size": 4},
+    "two generations a step": {
+        "steps_per_generation": 2,
+        "gradient_accumulation_steps": 4,
+        "per_device_train_batch_size": 4,
+    },
     "two passes": {"num_iterations": 2},
     "with a reference": {"beta": 0.05, "steps_per_generation": 2, "per_device_train_batch_size": 4},
 }
