@@ -5,10 +5,22 @@ together spend the budget to the rollout. Only where no such assignment exists, 
 between two adjacent arms, and its log-probability is the prompt-weighted mean of theirs.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from gdro import checks
-from gdro.budget_tables import Best, Largest, Problem, Total, leave_one_out, look_up, suffix_tables
+from gdro.budget_tables import (
+    Largest,
+    Problem,
+    Total,
+    best_split,
+    best_totals,
+    drawn_split,
+    drawn_totals,
+    leave_one_out,
+    look_up,
+)
 
 
 def best_assignment(counts, log_probs, arms, budget, *, ties="even"):
@@ -34,10 +46,10 @@ def best_assignment(counts, log_probs, arms, budget, *, ties="even"):
     """
     checks.one_of("ties", ties, ("even", "first"))
     active, problem, shape = _problem(counts, log_probs, arms, budget)
-    problem = Problem(problem.counts, problem.logs, problem.budget, ties == "even")
-    totals = _best_totals(problem)
+    problem = replace(problem, even=ties == "even")
+    totals = best_totals(problem)
     if totals is None:
-        totals = _best_split(problem)
+        totals = best_split(problem)
     return _as_prompts(totals, active, problem, shape)
 
 
@@ -56,9 +68,9 @@ def sample_assignment(counts, log_probs, arms, budget, rng):
            [0, 0, 1]])
     """
     active, problem, shape = _problem(counts, log_probs, arms, budget)
-    totals = _drawn_totals(problem, rng)
+    totals = drawn_totals(problem, rng)
     if totals is None:
-        totals = _drawn_split(problem, rng)
+        totals = drawn_split(problem, rng)
     return _as_prompts(totals, active, problem, shape)
 
 
@@ -107,9 +119,11 @@ def variance_optimal(counts, variances, arms, budget):
     counts = checks.integer_array("counts", counts, low=0)
     variances = _checked_variances(variances, counts.size)
     arms = consecutive_arms(arms, low=1)
-    costs = (counts * variances / max(float((counts * variances).max(initial=0.0)), 1e-300))[:, None] / arms
-    largest = costs.max(initial=0.0)
-    return best_assignment(counts, -costs / largest if largest > 0 else costs, arms, budget)
+    costs = np.where(counts > 0, variances, 0.0)
+    for factor in (1.0, counts):  # twice, so that nothing overflows and the largest cost is 1
+        costs = costs * factor
+        costs /= costs.max(initial=0.0) or 1.0
+    return best_assignment(counts, -costs[:, None] * (arms[0] / arms), arms, budget)
 
 
 def square_root_law(counts, variances, mean_budget, bounds=None):
@@ -224,101 +238,6 @@ def _as_prompts(totals, active, problem, shape):
     split = upper > 0
     result[active[split], arm[split] + 1] = upper[split]
     return result
-
-
-def _best_totals(problem):
-    """Excess total of each bin under the best assignment of one arm a bin, or None where there is none."""
-    totals, tied = _traced(problem, Largest)
-    return _traced(problem, Best)[0] if tied else totals
-
-
-def _traced(problem, kind):
-    """The optimum read off suffix tables, and whether there was a tie, which only kind `Best` settles."""
-    remaining, totals, tied = problem.budget, [], False
-    spends = np.arange(problem.logs.shape[1])
-    for b, table in enumerate(suffix_tables(problem, kind)):
-        after = remaining - problem.counts[b] * spends
-        values = problem.logs[b] + look_up(table[0], after)
-        if values.max() == -np.inf:
-            return None, False
-        best = values >= values.max() - problem.tolerance
-        if kind is Best:
-            penalties = problem.penalty(b) + look_up(table[1], after, np.inf)
-            arm = np.argmin(np.where(best, penalties, np.inf))
-        else:
-            arm = np.argmax(best)
-            tied = tied or best.sum() > 1
-        totals.append(int(problem.counts[b] * arm))
-        remaining -= totals[-1]
-    return (totals if remaining == 0 else None), tied
-
-
-def _best_split(problem):
-    """As `_best_totals` with exactly one bin split between two adjacent arms."""
-    options = []
-    for b, table in leave_one_out(problem, Best):
-        own = problem.split_totals(b)
-        values = problem.split(problem.logs[b], b, own) + look_up(table[0], problem.budget - own)
-        penalties = problem.split(problem.penalty(b), b, own) + look_up(
-            table[1], problem.budget - own, np.inf
-        )
-        options.append(np.stack([np.full(own.size, b), own, values, np.rint(penalties)]))
-    options = np.concatenate(options, axis=1) if options else np.empty((4, 0))
-    best = options[2].max(initial=-np.inf)
-    if best == -np.inf:
-        raise _no_probability(problem)
-    options = options[:, options[2] >= best - problem.tolerance]
-    options = options[:2, options[3] == options[3].min()].astype(np.int64)
-    return min(_with_split(problem, b, own, _best_totals) for b, own in options.T.tolist())
-
-
-def _with_split(problem, b, own, solve):
-    """Totals of all bins: ``own`` for the split bin b, and what ``solve`` finds for the others."""
-    others = solve(problem.without(b, problem.budget - own)) if problem.counts.size > 1 else []
-    return [*others[:b], own, *others[b:]]
-
-
-def _drawn_totals(problem, rng):
-    """Excess total of each bin under a drawn assignment of one arm a bin, or None where there is none."""
-    remaining, totals = problem.budget, []
-    spends = np.arange(problem.logs.shape[1])
-    for b, table in enumerate(suffix_tables(problem, Total)):
-        logits = problem.logs[b] + look_up(table[0], remaining - problem.counts[b] * spends)
-        if logits.max() == -np.inf:
-            return None
-        totals.append(int(problem.counts[b] * _draw(logits, rng)))
-        remaining -= totals[-1]
-    return totals if remaining == 0 else None
-
-
-def _drawn_split(problem, rng):
-    """As `_drawn_totals` with exactly one bin split between two adjacent arms."""
-    options = []
-    for b, table in leave_one_out(problem, Total):
-        own = problem.split_totals(b)
-        logits = problem.split(problem.logs[b], b, own) + look_up(table[0], problem.budget - own)
-        options.append(np.stack([np.full(own.size, b), own, logits]))
-    options = np.concatenate(options, axis=1) if options else np.empty((3, 0))
-    if options[2].max(initial=-np.inf) == -np.inf:
-        raise _no_probability(problem)
-    b, own = options[:2, _draw(options[2], rng)].astype(np.int64).tolist()
-    return _with_split(problem, b, own, lambda others: _drawn_totals(others, rng))
-
-
-def _draw(logits, rng):
-    """An index with probability proportional to exp(logits); at least one is finite."""
-    cumulative = np.cumsum(np.exp(logits - logits.max()))
-    index = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
-    # u * total may round up to the total: the last entry of positive probability is meant then
-    return int(min(index, np.searchsorted(cumulative, cumulative[-1])))
-
-
-def _no_probability(problem):
-    return ValueError(
-        f"no assignment of positive probability spends {problem.budget} rollouts above the smallest arm on "
-        f"bins of {problem.counts.tolist()} prompts; allow more arms (log_probs above -inf) or "
-        "change the budget"
-    )
 
 
 def _checked_variances(variances, size):

@@ -6,7 +6,8 @@ largest sum of log-probabilities, `Best` tables also the smallest penalty among 
 tables the logarithm of the summed probability. Loops run over bins only; budget and arms are array axes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -27,7 +28,7 @@ class Problem:
     budget: int
     even: bool = True
 
-    @property
+    @cached_property
     def tolerance(self):
         """Sums of log-probabilities this near are equal at a bin; rounding errors are far below it."""
         finite = np.abs(self.logs[np.isfinite(self.logs)])
@@ -118,19 +119,19 @@ def _moved(problem, table, b, steps):
 
 
 def suffix_tables(problem, kind):
-    """List of m tables: entry b covers the bins after b, so the last is the empty table."""
+    """List of m tables: entry b covers the bins after b, so the last is that of no bin."""
     tables = [kind.start]
     for b in range(problem.counts.size - 1, 0, -1):
         tables.append(kind.extend(problem, tables[-1], b))
-    return tables[::-1]
+    return tables[::-1][: problem.counts.size]
 
 
 def leave_one_out(problem, kind, bins=None, table=None):
     """Yield (b, table of all bins but b), in m log m extensions by halving."""
     bins = range(problem.counts.size) if bins is None else bins
     table = kind.start if table is None else table
-    if len(bins) == 1:
-        yield bins[0], table
+    if len(bins) < 2:
+        yield from ((b, table) for b in bins)
         return
     halves = bins[: len(bins) // 2], bins[len(bins) // 2 :]
     for own, other in (halves, halves[::-1]):
@@ -144,3 +145,105 @@ def look_up(table, totals, fill=-np.inf):
     """Entries of one row of a table at ``totals``, ``fill`` outside."""
     inside = (totals >= 0) & (totals < table.size)
     return np.where(inside, table[np.clip(totals, 0, table.size - 1)], fill)
+
+
+def best_totals(problem):
+    """Excess total of each bin under the best assignment of one arm a bin, or None where there is none."""
+    totals, tied = _traced(problem, Largest)
+    if tied and (problem.logs == problem.logs[:, :1]).all():
+        # every assignment ties: the penalty alone decides
+        penalties = np.stack([problem.penalty(b) for b in range(problem.counts.size)])
+        return _traced(replace(problem, logs=-penalties), Largest)[0]
+    return _traced(problem, Best)[0] if tied else totals
+
+
+def _traced(problem, kind):
+    """The optimum read off suffix tables, and whether there was a tie, which only kind `Best` settles."""
+    remaining, totals, tied = problem.budget, [], False
+    spends = np.arange(problem.logs.shape[1])
+    for b, table in enumerate(suffix_tables(problem, kind)):
+        after = remaining - problem.counts[b] * spends
+        values = problem.logs[b] + look_up(table[0], after)
+        if values.max() == -np.inf:
+            return None, False
+        best = values >= values.max() - problem.tolerance
+        if kind is Best:
+            penalties = problem.penalty(b) + look_up(table[1], after, np.inf)
+            arm = np.argmin(np.where(best, penalties, np.inf))
+        else:
+            arm = np.argmax(best)
+            tied = tied or best.sum() > 1
+        totals.append(int(problem.counts[b] * arm))
+        remaining -= totals[-1]
+    return (totals if remaining == 0 else None), tied
+
+
+def best_split(problem):
+    """As `best_totals` with exactly one bin split between two adjacent arms."""
+    options = _split_options(problem, Largest)
+    if (options[2] >= options[2].max() - problem.tolerance).sum() > 1:
+        options = _split_options(problem, Best)
+        options = options[:, options[2] >= options[2].max() - problem.tolerance]
+        options = options[:, options[3] == options[3].min()]
+    else:
+        options = options[:, [options[2].argmax()]]
+    choices = options[:2].astype(np.int64).T.tolist()
+    return min(_with_split(problem, b, own, best_totals) for b, own in choices)
+
+
+def _split_options(problem, kind):
+    """(3, n), or (4, n) for `Best`: each possible split bin, its excess total, the sums with it."""
+    options = []
+    for b, table in leave_one_out(problem, kind):
+        own = problem.split_totals(b)
+        rest = problem.budget - own
+        rows = [np.full(own.size, b), own, problem.split(problem.logs[b], b, own) + look_up(table[0], rest)]
+        if kind is Best:
+            penalties = problem.split(problem.penalty(b), b, own) + look_up(table[1], rest, np.inf)
+            rows.append(np.rint(penalties))
+        options.append(np.stack(rows))
+    if not options or max(option[2].max(initial=-np.inf) for option in options) == -np.inf:
+        raise _no_probability(problem)
+    return np.concatenate(options, axis=1)
+
+
+def _with_split(problem, b, own, solve):
+    """Totals of all bins: ``own`` for the split bin b, and what ``solve`` finds for the others."""
+    others = solve(problem.without(b, problem.budget - own)) if problem.counts.size > 1 else []
+    return [*others[:b], own, *others[b:]]
+
+
+def drawn_totals(problem, rng):
+    """Excess total of each bin under a drawn assignment of one arm a bin, or None where there is none."""
+    remaining, totals = problem.budget, []
+    spends = np.arange(problem.logs.shape[1])
+    for b, table in enumerate(suffix_tables(problem, Total)):
+        logits = problem.logs[b] + look_up(table[0], remaining - problem.counts[b] * spends)
+        if logits.max() == -np.inf:
+            return None
+        totals.append(int(problem.counts[b] * _draw(logits, rng)))
+        remaining -= totals[-1]
+    return totals if remaining == 0 else None
+
+
+def drawn_split(problem, rng):
+    """As `drawn_totals` with exactly one bin split between two adjacent arms."""
+    options = _split_options(problem, Total)
+    b, own = options[:2, _draw(options[2], rng)].astype(np.int64).tolist()
+    return _with_split(problem, b, own, lambda others: drawn_totals(others, rng))
+
+
+def _draw(logits, rng):
+    """An index with probability proportional to exp(logits); at least one is finite."""
+    cumulative = np.cumsum(np.exp(logits - logits.max()))
+    index = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
+    # u * total may round up to the total: the last entry of positive probability is meant then
+    return int(min(index, np.searchsorted(cumulative, cumulative[-1])))
+
+
+def _no_probability(problem):
+    return ValueError(
+        f"no assignment of positive probability spends {problem.budget} rollouts above the smallest arm on "
+        f"bins of {problem.counts.tolist()} prompts; allow more arms (log_probs above -inf) or "
+        "change the budget"
+    )

@@ -44,6 +44,22 @@ class Exp3PSettings:
         return float(1.05 * np.sqrt(self.num_arms * np.log(self.num_arms) / self.horizon))
 
 
+def updated_log_weights(log_weights, arms, gains, settings):
+    """Log-weights after a round, of one bandit or of many at once: the update of `Exp3P`, unchecked.
+
+    Args: ``log_weights`` (..., K); ``arms`` (...) played, ``gains`` (...) in [0, 1]; ``settings`` of all.
+
+    >>> settings = Exp3PSettings(2, 100, 0.05)
+    >>> updated_log_weights(np.zeros((1, 2)), np.array([1]), np.array([1.0]), settings).round(3)
+    array([[0.015, 0.127]])
+    """
+    played = np.arange(settings.num_arms) == np.asarray(arms)[..., None]
+    estimates = played * np.asarray(gains)[..., None] + settings.bias
+    return log_weights + settings.step_size * estimates / softmax_with_floor(
+        log_weights, settings.exploration
+    )
+
+
 class Exp3P:
     """Bandit over K arms whose regret is small with high probability, whatever the sequence of gains.
 
@@ -92,9 +108,7 @@ class Exp3P:
         """
         arm = checks.whole_number("arm", arm, low=0, high=self.settings.num_arms - 1)
         gain = checks.real_number("gain", gain, low=0, high=1)
-        estimates = np.full(self.settings.num_arms, self.settings.bias)
-        estimates[arm] += gain
-        self._log_weights = self._log_weights + self.settings.step_size * estimates / self.probabilities
+        self._log_weights = updated_log_weights(self._log_weights, arm, gain, self.settings)
 
     def state_dict(self):
         """Arrays and plain values that `load_state_dict` takes back."""
