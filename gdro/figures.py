@@ -132,7 +132,7 @@ def benchmark_bars(axis, scores, arms):
     names = [*suites, f"all\nmean@{k}", f"all\npass@{k}"]
     axis.set_xticks(range(len(names)), names, rotation=35, ha="right", rotation_mode="anchor")
     axis.axvline(len(suites) - 0.5, color="black", linewidth=0.5)
-    axis.set(ylabel=f"mean@{k} (%)", ylim=(0, 100))
+    axis.set(ylabel="share of right answers (%)", ylim=(0, 100))
     _seeds(axis, scores["seeds"])
     return axis
 
@@ -249,7 +249,7 @@ def reported_bars(axis, reported, model):
             at, values, 0.27, facecolor="white", edgecolor=colour, hatch="////", label=f"{method} (reported)"
         )
     axis.set_xticks(range(len(metrics)), metrics, rotation=35, ha="right", rotation_mode="anchor")
-    axis.set(ylabel="mean@8, pass@8 (%)", ylim=(0, 100), title=f"{model}: reported by the paper")
+    axis.set(ylim=(0, 100), title=f"{model}: reported by the paper")
     return axis
 
 
@@ -261,5 +261,6 @@ def reported_table1(reported) -> Figure:
         axes = figure.subplots(1, len(models), squeeze=False, sharey=True)[0]
         for axis, model in zip(axes, models, strict=True):
             reported_bars(axis, reported, model)
+        axes[0].set_ylabel("mean@8, pass@8 (%)")
         _legend_below(figure, axes[0])
     return figure

@@ -107,6 +107,7 @@ def _execute(notebook, path, given, failed):
             stdout_file=sys.stdout,
             stderr_file=sys.stderr,
             request_save_on_cell_execute=False,
+            extra_arguments=["--log-level=40"],  # a kernel's errors, not its advice about transports
         )
     except PapermillExecutionError:
         os.replace(path, failed)

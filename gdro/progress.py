@@ -3,6 +3,8 @@
 import os
 import sys
 import time
+import warnings
+from contextlib import contextmanager
 
 VARIABLE = "GDRO_PROGRESS"  # set by the notebook runner for the kernels it starts
 MODES = ("live", "lines", "none")
@@ -16,6 +18,18 @@ def default_mode() -> str:
     if mode not in MODES:
         raise ValueError(f"{VARIABLE}={mode!r} is not a progress mode: use one of {', '.join(MODES)}")
     return mode
+
+
+@contextmanager
+def calm():
+    """Without three warnings of other libraries that nobody can act on, for the length of a block.
+
+    tqdm misses ipywidgets in a kernel, and TRL uses two names that transformers has deprecated.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "IProgress not found")
+        warnings.filterwarnings("ignore", "`(is_)?gradient_checkpointing", FutureWarning)
+        yield
 
 
 def clock(seconds: float) -> str:

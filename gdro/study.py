@@ -10,7 +10,7 @@ import pandas as pd
 from gdro import rewards, runs, tasks
 from gdro.arms import ARMS, PROFILES, SCALES, Scale, StudyArm, cells, known, settings
 from gdro.gallery import save_figure, save_table, show
-from gdro.progress import Progress
+from gdro.progress import Progress, calm
 from gdro.provenance import surroundings, weights_hash
 from gdro.run_writer import RunWriter, plain, refuse_other_settings
 from gdro.runs import RunError, RunKey, load_runs
@@ -61,6 +61,7 @@ def status(store, scale: str, arm: str, seed: int) -> str:
     return runs.stage(resolve(store), RunKey(scale, arm, seed))
 
 
+@calm()
 def train_cell(scale, arm, seed, store="data/runs", cycles=None, progress=None, model=None) -> Path:
     """Train one cell into the store and return the run's folder; an interrupted run goes on from its last
     checkpoint.
@@ -86,10 +87,10 @@ def train_cell(scale, arm, seed, store="data/runs", cycles=None, progress=None, 
     if stage == "finished":
         refuse_other_settings(key, runs.read_manifest(store, key), identity)
         return key.folder(store)
-    from gdro.training import quiet, run_training  # torch and TRL, only once there is something to train
+    from gdro.training import no_bars, run_training  # torch and TRL, only once there is something to train
 
     with (
-        quiet(),
+        no_bars(),
         RunWriter.open(store, key, identity, described=surroundings(identity["data_fingerprint"])) as writer,
     ):
         if writer.manifest["stage"] != "trained":
@@ -106,6 +107,7 @@ def train_cell(scale, arm, seed, store="data/runs", cycles=None, progress=None, 
     return key.folder(store)
 
 
+@calm()
 def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=None, model=None):
     """Evaluate the base and the trained model of a cell on the held-out suites, finish the run, and return
     its evaluations.
@@ -128,7 +130,7 @@ def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=Non
             "notebooks/04_train.ipynb, or "
             f"`snakemake -s notebooks/Snakefile -c2 all --config scales={scale} arms={arm} seeds={seed}`"
         )
-    from gdro.training import evaluate_folder, quiet
+    from gdro.training import evaluate_folder, no_bars
 
     plan = {
         **{
@@ -140,7 +142,7 @@ def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=Non
         **{"suites": list(dict.fromkeys(data["suite"])), "data_fingerprint": tasks.fingerprint(data)},
     }
     manifest = runs.read_manifest(store, key)
-    with quiet(), RunWriter.open(store, key, manifest["settings"]) as writer:
+    with no_bars(), RunWriter.open(store, key, manifest["settings"]) as writer:
         shown = Progress(f"evaluate {key}", 2 * len(data), progress, unit="prompt")
         base = _lent_base(store, key, manifest["settings"]["model_fingerprint"], plan)
         if base is None:

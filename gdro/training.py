@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,14 +18,12 @@ from gdro.trainer import GDROTrainer
 
 
 @contextmanager
-def quiet():
-    """Without other libraries' progress bars and TRL's use of deprecated names, for the length of a block."""
+def no_bars():
+    """Without transformers' progress bars, for the length of a block; the run has its own."""
     shown = hf_logging.is_progress_bar_enabled()
     hf_logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*gradient_checkpointing.* is deprecated", FutureWarning)
-            yield
+        yield
     finally:
         if shown:
             hf_logging.enable_progress_bar()

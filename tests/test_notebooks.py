@@ -1,0 +1,224 @@
+"""The notebooks' structure, and the runner that executes them: both refuse before anything runs."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from gdro import notebooks
+
+FOLDER = Path(__file__).parent.parent / "notebooks"
+ALL = sorted(FOLDER.glob("*.ipynb"))
+PATHS = re.compile(r"(?<![\w.:/])/(home|root|tmp|work|Users|usr|opt|var|mnt)/|[A-Z]:\\\\|site-packages")
+RESIDUE = re.compile(r"\d+%\||it/s\]|s/it\]|\[\d\d:\d\d<|IProgress")
+LINES = 20
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(path):
+    return [cell for cell in read(path).cells if cell.cell_type == "code"]
+
+
+def outputs_as_text(cell):
+    for output in cell.outputs:
+        yield output.get("text", "")
+        yield from (
+            str(value) for kind, value in output.get("data", {}).items() if not kind.startswith("image/")
+        )
+
+
+def test_the_main_line_is_there():
+    names = {path.stem for path in ALL}
+    assert {"00_start_here", "04_train", "05_evaluate", "06_main_results"} <= names
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda p: p.stem)
+def test_structure(path):
+    notebook = read(path)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert notebook.cells[0].cell_type == "markdown"
+    assert notebook.cells[0].source.startswith("# ")
+    cells = code_cells(path)
+    assert notebooks.TAG in cells[0].metadata.get("tags", ()), "the first code cell holds the parameters"
+    assert notebooks.parameters(path)
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda p: p.stem)
+def test_cells_are_short_and_define_nothing(path):
+    for cell in code_cells(path):
+        assert len(cell.source.splitlines()) <= LINES, cell.source
+        assert not re.search(r"^\s*[!%]", cell.source, re.MULTILINE), cell.source
+        for node in ast.walk(ast.parse(cell.source)):
+            assert not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)), cell.source
+            assert not (isinstance(node, ast.Constant) and str(node.value).startswith(("/", "~"))), (
+                cell.source
+            )
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda p: p.stem)
+def test_what_is_committed_is_clean(path):
+    assert not PATHS.search("\n".join(cell.source for cell in read(path).cells))
+    for cell in code_cells(path):
+        assert not any(output.output_type == "error" for output in cell.outputs)
+        for text in outputs_as_text(cell):
+            assert not PATHS.search(text), text
+            assert not RESIDUE.search(text), text
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda p: p.stem)
+def test_names_are_explained_by_a_line_of_prose(path):
+    cells = read(path).cells
+    assert sum(cell.cell_type == "markdown" for cell in cells) >= 4
+    assert cells[-1].cell_type == "markdown", "the last cell says what was seen and what this cannot show"
+
+
+# the runner
+
+
+def write(path, *sources, tagged=(0,)):
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    for number in tagged:
+        cells[number].metadata["tags"] = [notebooks.TAG]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+    return path
+
+
+@pytest.fixture
+def adding(tmp_path):
+    text = "import os\nprint('sum', a + b, os.environ['OMP_NUM_THREADS'], os.environ['GDRO_PROGRESS'])"
+    return write(tmp_path / "adding.ipynb", "a = 1\nb = 2  # two\nnames = ['x']\nstore = None", text)
+
+
+def test_parameters_are_read_as_literals(adding):
+    assert notebooks.parameters(adding) == {"a": 1, "b": 2, "names": ["x"], "store": None}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"c": 1}, "no parameter 'c': its parameters are a, b, names, store"),
+        ({"a": "1"}, "a='1' is a str, and its default 1 a int"),
+        ({"names": "x"}, "names='x' is a str"),
+    ],
+)
+def test_an_unknown_or_mistyped_parameter_is_refused_before_anything_runs(adding, tmp_path, given, message):
+    target = tmp_path / "out" / "done.ipynb"
+    with pytest.raises(ValueError, match=message):
+        notebooks.run(adding, target, given)
+    assert not target.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("sources", "tagged", "message"),
+    [
+        (["a = 1"], (), "has 0 cells with the tag 'parameters'"),
+        (["a = 1", "b = 1"], (0, 1), "has 2 cells"),
+        (["a = 1\nb = a"], (0,), "line 2: b is not a literal"),
+        (["import os"], (0,), "line 1: only `name = literal`"),
+    ],
+)
+def test_a_notebook_without_plain_parameters_is_refused(tmp_path, sources, tagged, message):
+    path = write(tmp_path / "bad.ipynb", *sources, tagged=tagged)
+    with pytest.raises(ValueError, match=message):
+        notebooks.run(path, tmp_path / "out.ipynb", {})
+    assert not (tmp_path / "out.ipynb").exists()
+    with pytest.raises(FileNotFoundError, match=r"none\.ipynb"):
+        notebooks.parameters(tmp_path / "none.ipynb")
+
+
+def command(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "gdro.notebooks", *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_notebook_runs_with_its_parameters_threads_and_progress_lines(adding, tmp_path):
+    target = tmp_path / "out" / "done.ipynb"
+    done = command(adding, target, "--threads", 3, "-p", "a", 40, "-p", "store", "None")
+    assert done.returncode == 0, done.stderr
+    assert "sum 42 3 lines" in done.stdout
+    assert "sum 42 3 lines" in str(read(target))
+    assert [p.name for p in target.parent.iterdir()] == ["done.ipynb"]
+
+
+def test_a_failing_notebook_leaves_no_result_but_what_ran(adding, tmp_path):
+    failing = write(tmp_path / "failing.ipynb", "a = 1", "print('so far')", "1 / 0")
+    target = tmp_path / "out" / "done.ipynb"
+    done = command(failing, target)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+    assert [p.name for p in target.parent.iterdir()] == ["done.failed.ipynb"]
+    assert "so far" in str(read(target.with_name("done.failed.ipynb")))
+    assert command(adding, target, "-p", "c", 1).returncode == 2
+
+
+# the graph
+
+
+def snakemake(*words):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SNAKEMAKE")}
+    return subprocess.run(
+        [sys.executable, "-m", "snakemake", "-s", str(FOLDER / "Snakefile"), "-c2", "-n", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+
+
+def jobs(done):
+    """{rule: count} of a dry run."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = re.findall(r"^(train|evaluate|figures_\w+) +(\d+)$", done.stdout + done.stderr, re.MULTILINE)
+    return {rule: int(count) for rule, count in table}
+
+
+def test_a_finished_run_is_not_run_again_and_a_trained_one_not_trained_again(tmp_path):
+    from run_store import SETTINGS, finished_run, key, record
+
+    from gdro.run_writer import RunWriter
+
+    chosen = ["all", "--config", f"store={tmp_path}", "scales=tiny-s", "arms=[grpo,joint]", "seeds=[0,1]"]
+    assert jobs(snakemake(*chosen)) == {"train": 4, "evaluate": 4, "figures_all": 1}
+    for seed in (0, 1):
+        finished_run(tmp_path, key("grpo", seed))
+    assert jobs(snakemake(*chosen)) == {"train": 2, "evaluate": 2, "figures_all": 1}
+    with RunWriter.open(tmp_path, key("joint", 0), SETTINGS) as writer:
+        record(writer, 1, 6)
+        writer.trained()
+    (key("joint", 0).folder(tmp_path) / "04_train.ipynb").touch()
+    assert jobs(snakemake(*chosen)) == {"train": 1, "evaluate": 2, "figures_all": 1}
+    for seed in (0, 1):
+        (key("joint", seed).folder(tmp_path) / "manifest.json").unlink(missing_ok=True)
+        finished_run(tmp_path, key("joint", seed))
+    assert jobs(snakemake(*chosen)) == {"figures_all": 1}
+    (tmp_path / "06_main_results.ipynb").touch()
+    assert jobs(snakemake(*chosen)) == {}
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("scale=tiny-s", "unknown option 'scale'"),
+        ("scales=tiny-x", "unknown scale 'tiny-x'"),
+        ("arms=gpro", "unknown arm 'gpro'"),
+        ("seeds=-1", "seed -1"),
+    ],
+)
+def test_a_misspelt_option_of_the_graph_is_an_error(option, message):
+    done = snakemake("all", "--config", option)
+    assert done.returncode != 0
+    assert message in done.stdout + done.stderr
