@@ -4,6 +4,7 @@ logs."""
 import numpy as np
 import pytest
 import tiny_model as tiny
+from transformers import TrainerCallback
 
 from gdro import checkpoints
 from gdro.dapo_filter import FilteredGRPOTrainer
@@ -17,9 +18,7 @@ SURROGATE = {"signal": "surrogate", "beta": 0.01}
 
 # name: settings, the steps to cut at
 CASES = {
-    "first epoch": (PLAIN, [2]),
-    "epoch boundary": (PLAIN, [4, 8]),
-    "later epoch": (PLAIN, [6, 11]),
+    "first epoch, its end, later epochs": (PLAIN, [2, 4, 6, 8, 11]),
     "inside a cycle": (SEVERAL | SURROGATE, [5, 8, 10]),
     "inside a cycle of two passes": (PASSES | SURROGATE, [2, 3, 7, 8, 13]),
     "logs that wait": (PASSES | {"logging_steps": 3}, [4, 5, 7]),
@@ -28,6 +27,17 @@ CASES = {
         [1, 2, 3, 5],
     ),
 }
+
+
+class SaveAt(TrainerCallback):
+    """Saves after these steps and no others, since saving takes longer than a step."""
+
+    def __init__(self, *steps):
+        self.steps = steps
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save = state.global_step in self.steps
+        return control
 
 
 def settings(case):
@@ -61,11 +71,12 @@ def assert_continued(whole, resumed, plans, plans_after):
 
 @pytest.mark.parametrize("case", CASES)
 def test_resuming_equals_never_having_stopped(tmp_path, case):
-    whole, plans = run(tmp_path / "run", **settings(case))
+    changes = settings(case) | {"save_strategy": "no"}
+    whole, plans = run(tmp_path / "run", callbacks=[SaveAt(*CASES[case][1])], **changes)
     assert whole.state.epoch > 1
     for step in CASES[case][1]:
         start = tmp_path / "run" / f"checkpoint-{step}"
-        resumed, after = run(tmp_path / f"from {step}", str(start), **settings(case))
+        resumed, after = run(tmp_path / f"from {step}", str(start), **changes)
         assert resumed.state.global_step == 14
         assert len(after) < len(plans)
         assert_continued(whole, resumed, plans, after)
@@ -73,7 +84,8 @@ def test_resuming_equals_never_having_stopped(tmp_path, case):
 
 def test_resuming_inside_a_cycle_with_rollouts_planned(tmp_path):
     changes = settings("inside a cycle") | {"rollout_gdro": True, "rollouts_max": 8, "selection": "sample"}
-    whole, plans = run(tmp_path / "run", **changes)
+    changes["save_strategy"] = "no"
+    whole, plans = run(tmp_path / "run", callbacks=[SaveAt(5, 8, 11)], **changes)
     assert len({tuple(plan.rollouts) for plan in plans}) > 1
     for step in (5, 8, 11):
         resumed, after = run(
@@ -84,7 +96,8 @@ def test_resuming_inside_a_cycle_with_rollouts_planned(tmp_path):
 
 def test_resuming_the_filtered_baseline(tmp_path):
     changes = SAVING | PASSES | {"trainer": FilteredGRPOTrainer, "max_rounds": 2, "max_steps": 10}
-    whole, plans = run(tmp_path / "run", **changes)
+    changes["save_strategy"] = "no"
+    whole, plans = run(tmp_path / "run", callbacks=[SaveAt(3, 5)], **changes)
     assert whole.fresh_drawn > 0
     for step in (3, 5):
         resumed, after = run(
