@@ -57,6 +57,8 @@ class Budget:
         (8, 2)
         """
         total = self.total(int(np.sum(counts)) + excluded)
+        if not excluded:
+            return total, 0
         if isinstance(self.mean_budget, int):
             return total - excluded * self.mean_budget, excluded * self.mean_budget
         wanted = excluded * self.mean_budget
