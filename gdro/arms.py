@@ -146,8 +146,8 @@ ARMS = _registry(
         "rollout-gdro-variance",
         "Rollout-GDRO (variance)",
         "rollouts per bin from the reward variance of section 4, every prompt with equal gradient weight",
-        # no price: an exact budget needs none, and where variances are small it decides alone, for the bins that
-        # hold the most prompts, because a plan counts each bin once
+        # no price: an exact budget needs none, and where variances are small it decides alone, for the bins
+        # that hold the most prompts, because a plan counts each bin once
         **(_ROLLOUT | {"price_step_size": 0.0}),
         **_ARGUED,
         utility="variance",

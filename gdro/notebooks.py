@@ -127,7 +127,7 @@ def value(text: str):
 
 
 def main(arguments=None) -> int:
-    """Command line: 0 when the notebook ran, 2 when it was refused, 1 when it failed."""
+    """Command line: 0 when the notebook ran, 2 when refused, 1 when it failed, 130 when interrupted."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("notebook")
     parser.add_argument("target")
@@ -142,6 +142,11 @@ def main(arguments=None) -> int:
     except PapermillExecutionError as error:
         print(f"error: {options.notebook} failed: {error.ename}: {error.evalue}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(
+            f"{options.notebook} was interrupted: run it again, and it goes on where it can", file=sys.stderr
+        )
+        return 130
     return 0
 
 

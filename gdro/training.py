@@ -40,8 +40,8 @@ def run_training(writer, settings, arm, start, data, reward, progress) -> None:
     budget = settings["max_steps"] // settings["steps_per_generation"] * _rows(settings)
     newest = latest_complete(checkpoints)
     dropped = writer.cut_back(_step(newest))
-    if dropped:
-        progress.say(f"going on from step {_step(newest)}; {dropped} recorded steps after it are made again")
+    if newest is not None or dropped:
+        progress.say(f"going on from step {_step(newest)}, {dropped} recorded steps after it are made again")
     if newest is None or not _complete(writer, settings, arm, budget):
         trainer = _trainer(settings, arm, start, data, reward, checkpoints, budget)
         recorder = Recorder(writer, trainer, progress)
