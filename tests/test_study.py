@@ -80,7 +80,7 @@ def test_every_cell_is_a_valid_configuration(tmp_path, scale, arm):
     assert json.loads(json.dumps(chosen)) == chosen
 
 
-@pytest.mark.parametrize("arm", set(study.ARMS) - {"dapo-filter"})
+@pytest.mark.parametrize("arm", [arm for arm in study.ARMS if arm != "dapo-filter"])
 def test_arms_differ_in_their_adversary_alone(arm):
     base, own = study.settings("tiny-s", "grpo", 0), study.settings("tiny-s", arm, 0)
     differing = {name for name in {*base, *own} if base.get(name) != own.get(name)}
