@@ -1,8 +1,8 @@
 """Group distributionally robust optimisation for reinforcement learning of reasoning models.
 
-A study package for Panaganti et al., "Group Distributionally Robust Optimization-Driven Reinforcement Learning
-for LLM Reasoning" (arXiv 2601.19280). Names are loaded on first use, so that ``import gdro`` needs neither torch nor
-TRL.
+A study package for Panaganti et al., "Group Distributionally Robust Optimization-Driven Reinforcement
+Learning for LLM Reasoning" (arXiv 2601.19280). Names are loaded on first use, so that ``import gdro`` needs
+neither torch nor TRL.
 """
 
 from importlib import import_module

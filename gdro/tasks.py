@@ -28,7 +28,7 @@ _FIELDS = {"prompt": str, "answer": str, "suite": str, "level": int}
 
 @dataclass(frozen=True)
 class Family:
-    """One skill: the mark that opens its prompts, its factor, and what opens its worked and direct answers."""
+    """One skill: the mark of its prompts, its factor, and what opens its worked and its direct answers."""
 
     name: str
     mark: str
@@ -101,7 +101,7 @@ def random_problem(family: Family, level: int, rng: np.random.Generator) -> Prob
 def make_problems(per_cell: int, levels, families=FAMILIES, *, seed: int, taken=()) -> list[Problem]:
     """Draw ``per_cell`` different problems of each family and level, none of whose prompts is in ``taken``.
 
-    Deterministic in ``seed``. Asking for more prompts than the short chains offer (some 600 of two terms) raises.
+    Deterministic in ``seed``. Asking for more prompts than there are (some 600 chains of two terms) raises.
     """
     rng = np.random.default_rng(seed)
     seen, problems = set(taken), []
@@ -116,8 +116,8 @@ def make_problems(per_cell: int, levels, families=FAMILIES, *, seed: int, taken=
                     found += 1
             if found < per_cell:
                 raise ValueError(
-                    f"only {found} of {per_cell} different prompts found for family {family.name}, level {level}: "
-                    "ask for fewer a cell"
+                    f"only {found} of {per_cell} different prompts found for family {family.name}, "
+                    f"level {level}: ask for fewer a cell"
                 )
     return problems
 
@@ -156,9 +156,9 @@ def write_tiny_prompts(folder) -> list[Path]:
 
 
 def data_root() -> Path:
-    """The ``data`` folder of the clone one works in (the nearest upwards), else of the package's own clone.
+    """The ``data`` folder of the nearest clone upwards from the working folder, else of the package's own.
 
-    A clone is a folder with ``pyproject.toml`` and ``data/prompts``. Raises FileNotFoundError where there is none.
+    A clone is a folder with ``pyproject.toml`` and ``data/prompts``. FileNotFoundError if there is none.
     """
     here = Path.cwd().resolve()
     for folder in (here, *here.parents, Path(__file__).resolve().parent.parent):
@@ -171,7 +171,7 @@ def data_root() -> Path:
 
 
 def model_path(scale: str) -> Path:
-    """Folder of a committed tiny model, for ``from_pretrained``; an unknown name raises and lists the known."""
+    """Folder of a committed tiny model, for ``from_pretrained``; an unknown name lists the known ones."""
     folder = data_root() / "models"
     known = (
         sorted(p.name for p in folder.iterdir() if (p / "config.json").is_file()) if folder.is_dir() else []
@@ -224,6 +224,8 @@ def read_rows(path) -> list[dict]:
             raise ValueError(
                 f"{path.name}, line {number} is not JSON ({error}): one object a line is expected"
             ) from error
+        if not isinstance(row, dict):
+            raise ValueError(f"{path.name}, line {number} is not an object with {', '.join(_FIELDS)}")
         missing = [field for field in _FIELDS if not isinstance(row.get(field), _FIELDS[field])]
         if missing:
             raise ValueError(
@@ -235,6 +237,8 @@ def read_rows(path) -> list[dict]:
                 f"{path.name}, line {number}: prompt {row['prompt']!r} occurs twice; remove one of them"
             )
         rows[key] = {field: row[field] for field in _FIELDS} | {"prompt_id": key}
+    if not rows:
+        raise ValueError(f"{path.name} holds no prompts: give a file with one object a line")
     return list(rows.values())
 
 
