@@ -97,7 +97,7 @@ def _registry(*entries):
     return MappingProxyType({entry.name: entry for entry in entries})
 
 
-SCALES = _registry(_tiny("tiny-s"), _tiny("tiny-m"), _tiny("tiny-l"))
+SCALES = _registry(_tiny("tiny-s", learning_rate=3e-4), _tiny("tiny-m"), _tiny("tiny-l"))
 
 # Appendix A, Panaganti et al. 2026, where it speaks of the optimiser: held equal over the arms.
 COMMON = MappingProxyType(
