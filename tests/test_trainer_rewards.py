@@ -270,4 +270,5 @@ def test_a_failure_inside_generation_leaves_the_number_of_generations(tmp_path):
 
 def test_settings_can_be_recorded_as_json(tmp_path):
     trainer = tiny.make(tmp_path)
-    json.dumps(trainer._settings())
+    settings = trainer._settings()
+    assert json.loads(json.dumps(settings)) == settings
