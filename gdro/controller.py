@@ -4,6 +4,7 @@ NumPy only, so that any trainer can call it. A cycle is one round of plan, gener
 """
 
 import json
+import time
 import zlib
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from gdro import checks
 from gdro.outcomes import SIGNALS, Outcomes
 from gdro.plan import Plan
-from gdro.report import Adversaries, bin_rows, flat_metrics
+from gdro.report import Adversaries, bin_rows, flat_metrics, prompt_lists
 
 _SCHEMA = 1
 _PARTS = ("classifier", "prompt", "rollout")
@@ -39,6 +40,9 @@ class Controller:
 
     Randomness is counter based: the stream of a cycle is made from (seed, purpose, cycle), so a resumed
     controller needs no generator state, and planning twice gives the same plan.
+
+    ``seconds`` says how long the plan of the current cycle took, and once it is observed, plan and
+    observation together; it is no part of the state.
 
     >>> from gdro import OnlineDifficultyClassifier, PromptGDRO
     >>> controller = Controller(OnlineDifficultyClassifier(3, edges=2), PromptGDRO(2), mean_budget=2)
@@ -72,6 +76,7 @@ class Controller:
             self._labels = checks.integer_array("bins", bins, low=0, size=classifier.num_prompts)
         self.num_bins = _agreed_bins(classifier, prompt, rollout, self._labels)
         self.cycle = 0
+        self.seconds = 0.0
         self._planned = None
         self._last = None
 
@@ -81,6 +86,7 @@ class Controller:
         Args: ``prompt_ids`` (P,) integers in [0, N), rows of the data set; a prompt twice is two entries.
         Raises ``ValueError`` naming an id outside the data set; and what the rollout adversary refuses.
         """
+        start = time.perf_counter()
         prompt_ids = checks.integer_array(
             "prompt_ids",
             prompt_ids,
@@ -94,6 +100,7 @@ class Controller:
         rollouts = self._rollouts(bins)
         weights = np.ones(bins.size) if self.prompt is None else self.prompt.weights_for(bins)
         self._planned = Plan(self.cycle, prompt_ids, bins, rollouts, weights)
+        self.seconds = time.perf_counter() - start
         return self._planned
 
     def _rollouts(self, bins):
@@ -117,6 +124,7 @@ class Controller:
         Raises ``ValueError`` or ``TypeError``, nothing changed, for a plan of another cycle, more rows for a
         prompt than planned, an infinite reward, or a loss that is not finite.
         """
+        start = time.perf_counter()
         self._check_plan(plan)
         outcomes = Outcomes.from_rows(
             plan, prompt_index, rewards, losses, correct, self.signal, self.success_threshold
@@ -134,6 +142,7 @@ class Controller:
         self._last = (plan, outcomes, adversaries)
         self._planned = None
         self.cycle += 1
+        self.seconds += time.perf_counter() - start
 
     def _check_plan(self, plan):
         if plan.cycle != self.cycle:
@@ -177,6 +186,10 @@ class Controller:
     def metrics(self):
         """Flat {name: float} of the last observed cycle for a logger; what is undefined is left out."""
         return {} if self._last is None else flat_metrics(*self._last)
+
+    def prompt_lists(self):
+        """The last observed cycle prompt by prompt, none before it. Keys: `gdro.report.prompt_lists`."""
+        return {} if self._last is None else prompt_lists(*self._last[:2])
 
     def state_dict(self):
         """Flat dictionary of arrays and plain values: everything but what `log_rows` shows.
@@ -222,7 +235,7 @@ class Controller:
                 part.load_state_dict(before)
             raise
         self.cycle = int(state["cycle"])
-        self._planned = self._last = None
+        self.seconds, self._planned, self._last = 0.0, None, None
 
     def _check_state(self, state):
         if "schema" not in state or int(state["schema"]) != _SCHEMA:

@@ -11,9 +11,11 @@ _KEPT_OUT = ("epoch", "step_time", "num_tokens", "gdro/total_rollouts", "gdro/to
 class Recorder(TrainerCallback):
     """Turns what a `GDROTrainer` logs into rows of ``steps`` and ``bins``.
 
-    A row a step; a row a bin for the cycle that a step ends. What a checkpoint holds is on disk before the
+    A row a step; a row a bin for the cycle that a step ends. That step's row also holds what became of each
+    prompt of the cycle (`gdro.report.prompt_lists`). What a checkpoint holds is on disk before the
     checkpoint is (TRL logs a step before it saves it), so a run that is killed anywhere resumes with a whole
-    record. ``seconds``, since the step before, is the only column that depends on the clock.
+    record. Two columns depend on the clock: ``seconds``, since the step before, and ``controller_seconds``,
+    the controller's own for the cycle that the step ends (plan and observe).
     """
 
     def __init__(self, writer, trainer, progress):
@@ -29,7 +31,8 @@ class Recorder(TrainerCallback):
         """Record the step just made, and flush where a checkpoint follows."""
         if logs is None or "loss" not in logs:  # the summary at the end of a training
             return
-        cycle = self.trainer.controller.cycle
+        controller = self.trainer.controller
+        cycle = controller.cycle
         ended, self._seen = cycle > self._seen, cycle
         now = time.monotonic()
         seconds, self._at = now - self._at, now
@@ -41,7 +44,9 @@ class Recorder(TrainerCallback):
             "tokens_total": self.trainer.total_completion_tokens,
             "seconds": seconds,
         }
-        self.writer.append(row, self.trainer.controller.log_rows() if ended else ())
+        if ended:
+            row |= {"controller_seconds": controller.seconds, **controller.prompt_lists()}
+        self.writer.append(row, controller.log_rows() if ended else ())
         self._reward = row["reward"] if not math.isnan(row["reward"]) else self._reward
         self.progress.update(state.global_step, f"reward {self._reward:.3f}")
         if control.should_save:

@@ -1,4 +1,4 @@
-"""What a cycle showed, per bin for the run store and flat for a logger."""
+"""What a cycle showed, per bin and per prompt for the run store and flat for a logger."""
 
 from dataclasses import dataclass
 
@@ -37,6 +37,19 @@ def bin_rows(plan, outcomes, adversaries):
         row["arm_probabilities"] = None if arms is None else np.asarray(arms)[b].tolist()
         rows.append(row)
     return rows
+
+
+def prompt_lists(plan, outcomes):
+    """{name: list (P,)} of integers, what became of each prompt of the plan, in its order.
+
+    Keys: prompt_ids (rows of the data set), prompt_rollouts (scored ones) and prompt_correct (of these). Any
+    grouping of the prompts, not the bins alone, can be followed through a run with them.
+    """
+    return {
+        "prompt_ids": plan.prompt_ids.tolist(),
+        "prompt_rollouts": outcomes.scored.tolist(),
+        "prompt_correct": outcomes.correct.tolist(),
+    }
 
 
 def _bin_table(plan, outcomes, adversaries):

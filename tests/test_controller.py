@@ -27,6 +27,30 @@ def test_a_fresh_plan_is_neutral():
     assert one.metrics() == {}
 
 
+def test_every_prompt_of_a_cycle_is_listed_with_its_outcomes():
+    one = controller(rollout=None)
+    assert one.prompt_lists() == {}
+    plan = one.plan([3, 1, 3])
+    one.observe(plan, [2, 2, 2, 0, 0, 0, 0, 2, 1], [1, 1, 0, 0, 1, 0, NAN, 1, NAN])
+    assert one.prompt_lists() == {
+        "prompt_ids": [3, 1, 3],
+        "prompt_rollouts": [3, 0, 4],
+        "prompt_correct": [1, 0, 3],
+    }
+
+
+def test_the_controller_times_itself_from_plan_to_observation():
+    one = controller()
+    plan = one.plan([0, 1])
+    planned = one.seconds
+    one.observe(plan, rows_of(plan), [1.0] * plan.rollouts.sum(), losses=[0.0] * plan.rollouts.sum())
+    assert 0 < planned < one.seconds
+    state = one.state_dict()
+    assert not any("seconds" in name for name in state)
+    one.load_state_dict(state)
+    assert one.seconds == 0
+
+
 def test_weights_and_bins_come_from_the_cycles_before():
     one = controller(rollout=None)
     plan = one.plan([0, 1])

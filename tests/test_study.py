@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import killed_run
+import numpy as np
 import pandas as pd
 import pytest
 from run_store import finished_run, key, snapshot
@@ -198,7 +199,7 @@ def test_missing_cells_come_with_the_command_that_makes_them(tmp_path):
 
 def record(store, arm):
     steps, bins = runs.read_record(store, key(arm))
-    return steps.drop(columns="seconds"), bins
+    return steps.drop(columns=["seconds", "controller_seconds"]), bins
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +225,12 @@ def test_a_run_is_trained_then_finished_and_its_manifest_says_what_it_was(uninte
     assert run.manifest["tokens"] == run.steps["tokens_total"].iloc[-1] > 0
     assert run.steps["step"].tolist() == list(range(1, 2 * cycles + 1))
     assert run.bins.groupby("cycle").size().tolist() == [10] * cycles
+    last = run.steps.iloc[-1]
+    assert len(last["prompt_ids"]) == killed_run.SMALL.prompts
+    assert sum(last["prompt_rollouts"]) == rows
+    assert np.mean(last["prompt_correct"] / last["prompt_rollouts"]) == pytest.approx(last["pass_rate"])
+    assert run.steps["prompt_ids"].notna().tolist() == [False, True] * cycles
+    assert 0 < last["controller_seconds"] < run.steps["seconds"].sum()
     assert run.bins.groupby("cycle")["prompts"].sum().tolist() == [killed_run.SMALL.prompts] * cycles
     assert (run.bins["rollouts"] * run.bins["prompts"]).groupby(run.bins["cycle"]).sum().tolist() == [
         rows
