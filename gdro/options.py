@@ -1,0 +1,157 @@
+"""The settings of the classifier and the two adversaries as flat fields, and the controller they describe.
+
+Without a trainer, so that the simulator and any other loop build the very parts that training has.
+"""
+
+# ruff: noqa: RUF009  (_option returns a dataclass field, which the rule cannot see)
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gdro import checks
+from gdro.controller import Controller
+from gdro.difficulty import OnlineDifficultyClassifier
+from gdro.outcomes import SIGNALS
+from gdro.prompt_gdro import PromptGDRO
+from gdro.rollout_gdro import RolloutGDRO
+from gdro.sqrt_law import SquareRootLaw
+
+ROLLOUT_RULES = ("gdro", "sqrt-law", "released")
+
+
+def _option(default, text):
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class GDROOptions:
+    """What `gdro.config.GDROConfig` adds to TRL's settings, with the same names, defaults and meaning.
+
+    Sections 3.1 to 3.3, Panaganti et al. 2026; both adversaries off by default.
+
+    >>> GDROOptions(prompt_gdro=True).controller(5, mean_budget=4).prompt.num_bins
+    10
+    """
+
+    prompt_gdro: bool = _option(False, "Weight prompts by bin, eqs. (12) to (16).")
+    rollout_gdro: bool = _option(False, "Allocate rollouts by bin, eqs. (18) to (21).")
+
+    num_bins: int = _option(10, "Number of equal bins of the pass rate; ignored where bin_edges is given.")
+    bin_edges: list[float] | None = _option(None, "Ascending inner edges in (0, 1).")
+    bin_column: str | None = _option(None, "Column of fixed bin labels instead of bins from outcomes.")
+    window: int = _option(100, "Visits of a prompt that its estimate looks back on.")
+    hysteresis: float = _option(0.03, "Margin by which an estimate must cross an edge.")
+    estimator: str = _option("any", "Estimate of a prompt's pass rate: 'any', 'unbiased' or 'posterior'.")
+    pass_k: int = _option(8, "k of the pass@k that 'unbiased' and 'posterior' estimate.")
+    confidence: float = _option(0.9, "Posterior mass beyond an edge at which 'posterior' moves a prompt.")
+    exclude_extremes: bool = _option(False, "Leave prompts at exactly 0 or 1 out of both games.")
+    signal: str = _option("error", "Loss the adversaries see: 'error', 'spread' or 'surrogate' (eq. 6).")
+    success_reward: str | None = _option(
+        None, "Reward function that decides success; default the weighted sum."
+    )
+    success_threshold: float = _option(0.5, "A rollout is right above this; 0 for rewards of -1 and +1.")
+
+    prompt_step_size: float = _option(0.65, "eta of eq. (14).")
+    prompt_exploration: float = _option(0.01, "gamma of eq. (15).")
+    prompt_ema_rate: float = _option(0.12, "Rate of the scores' moving average, eq. (12).")
+    prompt_score: str = _option("ema", "'ema', or 'cumulative' (class-based baseline).")
+    score_clip: float = _option(5.0, "C of eq. (14).")
+    max_weight: float = _option(15.0, "Cap of eq. (16).")
+    share_normalized: bool = _option(False, "Divide a bin's loss by its share of the batch (appendix).")
+    share_floor: float = _option(0.05, "Smallest share to divide by.")
+    weight_normalization: str = _option("none", "'none' (16), or 'mean_one' (released code).")
+
+    rollouts_min: int = _option(2, "Smallest arm.")
+    rollouts_max: int = _option(12, "Largest arm.")
+    rollout_rule: str = _option("gdro", "'gdro', 'sqrt-law' (eq. 30, no bandit) or 'released'.")
+    arm_step_size: float = _option(0.65, "Step size over the arms.")
+    arm_exploration: float = _option(0.01, "Exploration over the arms.")
+    arm_ema_rate: float | None = _option(0.4, "Rate of the arms' moving average; None accumulates.")
+    price_step_size: float = _option(0.05, "alpha_mu of eq. (21).")
+    selection: str = _option("map", "'map' (paper) or 'sample'.")
+    utility: str = _option("loss", "'loss', 'adversarial' or 'variance'.")
+    importance_weighted: bool = _option(False, "Divide utilities by propensities; needs selection 'sample'.")
+    rollout_weighting: str = _option("per_prompt", "'per_prompt' (n_bar / n_i) or 'per_response'.")
+
+    advantage_clip: float | None = _option(None, "Clip normalised advantages to plus or minus this.")
+    advantage_std: str = _option("sample", "Std of a group: 'sample' (TRL) or 'population' (paper).")
+
+    def check_choices(self):
+        """Raise ``ValueError`` or ``TypeError``, naming the value, for what no part of the controller
+        checks."""
+        checks.whole_number("num_bins", self.num_bins, low=1)
+        checks.one_of("signal", self.signal, SIGNALS)
+        checks.one_of("rollout_rule", self.rollout_rule, ROLLOUT_RULES)
+        checks.one_of("rollout_weighting", self.rollout_weighting, ("per_prompt", "per_response"))
+        checks.one_of("advantage_std", self.advantage_std, ("sample", "population"))
+        checks.real_number("success_threshold", self.success_threshold)
+        if self.advantage_clip is not None:
+            checks.real_number("advantage_clip", self.advantage_clip, above=0)
+
+    def controller(self, num_prompts, *, mean_budget, seed=0, bins=None, data_fingerprint=""):
+        """The `Controller` these settings describe.
+
+        Args: ``num_prompts`` in the data set; ``mean_budget`` n_bar, rollouts a prompt; ``seed`` >= 0;
+        ``bins`` (num_prompts,) fixed labels in [0, B), or None; ``data_fingerprint`` names the data set in
+        saved states.
+        """
+        edges = list(self.bin_edges) if self.bin_edges is not None else self.num_bins
+        classifier = OnlineDifficultyClassifier(
+            num_prompts=num_prompts,
+            edges=edges,
+            window=self.window,
+            hysteresis=self.hysteresis,
+            estimator=self.estimator,
+            k=self.pass_k,
+            confidence=self.confidence,
+            exclude_extremes=self.exclude_extremes,
+        )
+        num_bins = classifier.num_bins if bins is None else int(np.max(bins, initial=0)) + 1
+        return Controller(
+            classifier,
+            prompt=self._prompt_adversary(num_bins) if self.prompt_gdro else None,
+            rollout=self._rollout_adversary(num_bins, mean_budget) if self.rollout_gdro else None,
+            seed=seed,
+            mean_budget=mean_budget,
+            signal=self.signal,
+            bins=bins,
+            data_fingerprint=data_fingerprint,
+            success_threshold=self.success_threshold,
+        )
+
+    def _prompt_adversary(self, num_bins):
+        return PromptGDRO(
+            num_bins,
+            step_size=self.prompt_step_size,
+            exploration=self.prompt_exploration,
+            ema_rate=self.prompt_ema_rate,
+            score=self.prompt_score,
+            score_clip=self.score_clip,
+            max_weight=self.max_weight,
+            share_normalized=self.share_normalized,
+            share_floor=self.share_floor,
+            normalization=self.weight_normalization,
+        )
+
+    def _rollout_adversary(self, num_bins, mean_budget):
+        arms = tuple(range(self.rollouts_min, self.rollouts_max + 1))
+        if self.rollout_rule == "sqrt-law":
+            return SquareRootLaw(num_bins, arms, mean_budget)
+        settings = {
+            "arms": arms,
+            "mean_budget": mean_budget,
+            "price_step_size": self.price_step_size,
+        }
+        if self.rollout_rule == "released":
+            return RolloutGDRO.released(num_bins, **settings)
+        return RolloutGDRO(
+            num_bins,
+            **settings,
+            step_size=self.arm_step_size,
+            exploration=self.arm_exploration,
+            arm_ema_rate=self.arm_ema_rate,
+            selection=self.selection,
+            utility=self.utility,
+            importance_weighted=self.importance_weighted,
+        )
