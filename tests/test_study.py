@@ -136,7 +136,7 @@ def test_a_scale_that_cannot_be_split_into_two_steps_is_refused():
 
 
 def test_every_reported_value_says_so():
-    for name in ("table1", "other"):
+    for name in ("table1", "other", "dynamics", "appendix_a"):
         table = study.reported(name)
         assert set(table["status"]) == {"reported"}
         assert table["source"].notna().all()
