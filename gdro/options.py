@@ -89,12 +89,12 @@ class GDROOptions:
         if self.advantage_clip is not None:
             checks.real_number("advantage_clip", self.advantage_clip, above=0)
 
-    def controller(self, num_prompts, *, mean_budget, seed=0, bins=None, data_fingerprint=""):
+    def controller(self, num_prompts, *, mean_budget, seed=0, bins=None, data_fingerprint="", budget="exact"):
         """The `Controller` these settings describe.
 
         Args: ``num_prompts`` in the data set; ``mean_budget`` n_bar, rollouts a prompt; ``seed`` >= 0;
         ``bins`` (num_prompts,) fixed labels in [0, B), or None; ``data_fingerprint`` names the data set in
-        saved states.
+        saved states; ``budget`` "dual" lets the rollouts of a batch vary, which a trainer cannot.
         """
         edges = list(self.bin_edges) if self.bin_edges is not None else self.num_bins
         classifier = OnlineDifficultyClassifier(
@@ -111,7 +111,7 @@ class GDROOptions:
         return Controller(
             classifier,
             prompt=self._prompt_adversary(num_bins) if self.prompt_gdro else None,
-            rollout=self._rollout_adversary(num_bins, mean_budget) if self.rollout_gdro else None,
+            rollout=self._rollout_adversary(num_bins, mean_budget, budget) if self.rollout_gdro else None,
             seed=seed,
             mean_budget=mean_budget,
             signal=self.signal,
@@ -134,8 +134,10 @@ class GDROOptions:
             normalization=self.weight_normalization,
         )
 
-    def _rollout_adversary(self, num_bins, mean_budget):
+    def _rollout_adversary(self, num_bins, mean_budget, budget):
         arms = tuple(range(self.rollouts_min, self.rollouts_max + 1))
+        if self.rollout_rule != "gdro":
+            checks.one_of(f"budget under rollout_rule {self.rollout_rule!r}", budget, ("exact",))
         if self.rollout_rule == "sqrt-law":
             return SquareRootLaw(num_bins, arms, mean_budget)
         settings = {
@@ -153,5 +155,6 @@ class GDROOptions:
             arm_ema_rate=self.arm_ema_rate,
             selection=self.selection,
             utility=self.utility,
+            budget=budget,
             importance_weighted=self.importance_weighted,
         )
