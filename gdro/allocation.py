@@ -6,12 +6,13 @@ between two adjacent arms, and its log-probability is the prompt-weighted mean o
 """
 
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
 from gdro import checks
 from gdro.budget_tables import (
-    Largest,
     Problem,
     Total,
     best_split,
@@ -19,7 +20,6 @@ from gdro.budget_tables import (
     drawn_split,
     drawn_totals,
     leave_one_out,
-    look_up,
 )
 
 
@@ -88,9 +88,8 @@ def assignment_marginals(counts, log_probs, arms, budget):
     """
     active, problem, shape = _problem(counts, log_probs, arms, budget)
     marginals = np.zeros(shape)
-    spends = np.arange(shape[1])
     for b, table in leave_one_out(problem, Total):
-        logits = problem.logs[b] + look_up(table[0], problem.budget - problem.counts[b] * spends)
+        logits = problem.logs[b] + table.at(problem, problem.budget - problem.spends[b])
         if logits.max() == -np.inf:
             raise ValueError(
                 f"no assignment of one arm to each bin spends {budget} on prompts {list(counts)} with arms "
@@ -186,7 +185,7 @@ def consecutive_arms(arms, low):
     array([2, 3])
     """
     array = checks.integer_array("arms", arms, low=low)
-    if array.size == 0 or (np.diff(array) != 1).any():
+    if array.size == 0 or (array != np.arange(array[0], array[0] + array.size)).any():
         raise ValueError(f"arms must be consecutive rising integers, at least one, got {array.tolist()}")
     return array
 
@@ -198,13 +197,12 @@ def one_arm_budgets(counts, num_arms):
     array([ True, False,  True,  True, False,  True])
     """
     counts = checks.integer_array("counts", counts, low=0)
-    counts = counts[counts > 0]
-    everything = int(counts.sum()) * (num_arms - 1)
-    problem = Problem(counts, np.zeros((counts.size, num_arms)), everything)
-    table = Largest.start
-    for b in range(counts.size):
-        table = Largest.extend(problem, table, b)
-    return table[0] > -np.inf
+    reached = 1  # bit t tells whether the total t is met
+    for count in counts[counts > 0].tolist():
+        reached = reduce(or_, (reached << count * arm for arm in range(num_arms)))
+    totals = int(counts.sum()) * (num_arms - 1) + 1
+    packed = np.frombuffer(reached.to_bytes(totals // 8 + 1, "little"), dtype=np.uint8)
+    return np.unpackbits(packed, count=totals, bitorder="little").astype(bool)
 
 
 def _problem(counts, log_probs, arms, budget):

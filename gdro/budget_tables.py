@@ -1,18 +1,16 @@
 """Dynamic programmes over a rollout budget: what a set of bins can spend, and how well.
 
 Budgets are counted as the excess over the smallest arm, so a bin of ``count`` prompts on its a-th arm spends
-count * a. A table holds an entry for each total that the bins in it can spend. `Largest` tables hold the
-largest sum of log-probabilities, `Best` tables also the smallest penalty among those that reach it, `Total`
-tables the logarithm of the summed probability. Loops run over bins only; budget and arms are array axes.
+count * a. A table holds an entry for each total that the bins in it can spend and the other bins leave.
+`Largest` tables hold the largest sum of log-probabilities, `Best` tables also the smallest penalty among
+those that reach it, `Total` tables the logarithm of the summed probability. Loops run over bins only; budget
+and arms are array axes.
 """
 
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
-
-_OUTSIDE = np.array([[-np.inf], [np.inf]])
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,21 @@ class Problem:
     logs: np.ndarray
     budget: int
     even: bool = True
+
+    @cached_property
+    def spends(self):
+        """(m, A) excess of each bin on each arm."""
+        return self.counts[:, None] * np.arange(self.logs.shape[1])
+
+    @cached_property
+    def prompts(self):
+        """Prompts of all bins."""
+        return int(self.counts.sum())
+
+    @cached_property
+    def margin(self):
+        """Most that a bin can spend: how far below 0 a total may be looked up."""
+        return int(self.spends.max(initial=0))
 
     @cached_property
     def tolerance(self):
@@ -55,81 +68,117 @@ class Problem:
         return Problem(np.delete(self.counts, b), np.delete(self.logs, b, axis=0), budget, self.even)
 
 
-class Largest:
-    """Tables of the largest log-probability, an array (1, size)."""
+@dataclass(frozen=True)
+class Table:
+    """``entries`` (rows, margin + budget + 1) for some bins with ``prompts`` in all: the first is that of
+    total -margin. Totals that the bins cannot spend, or the other bins cannot complete to the budget, have
+    probability 0 (-inf) and penalty inf."""
 
-    start = np.zeros((1, 1))
+    entries: np.ndarray
+    prompts: int
+
+    @classmethod
+    def of_no_bin(cls, problem, rows):
+        """Only the total 0 can be spent, at log-probability and penalty 0."""
+        entries = _impossible(problem, rows)
+        entries[:, problem.margin] = 0.0
+        return cls(entries, 0)
+
+    def window(self, problem, b):
+        """Smallest and largest total that matter once bin ``b`` is added."""
+        top = problem.logs.shape[1] - 1
+        prompts = self.prompts + int(problem.counts[b])
+        others = problem.prompts - prompts
+        return max(0, problem.budget - others * top), min(problem.budget, prompts * top)
+
+    def moved(self, problem, b, row, steps):
+        """(arms, totals of the `window`): a row moved up by what bin ``b`` spends on an arm, plus ``steps``
+        (A,)."""
+        count = int(problem.counts[b])
+        low, high = self.window(problem, b)
+        arms = min(steps.size - 1, high // count) + 1
+        entry = self.entries.itemsize
+        first = (row * self.entries.shape[1] + problem.margin + low) * entry
+        # arm a reads from count * a entries further down, at most the margin
+        shape, strides = (arms, high - low + 1), (-count * entry, entry)
+        return np.ndarray(shape, np.float64, self.entries, first, strides) + steps[:arms, None]
+
+    def with_bin(self, problem, b, *rows):
+        """The table with bin ``b`` added, of which ``rows`` are the entries in the `window`."""
+        low, high = self.window(problem, b)
+        entries = _impossible(problem, len(rows))
+        entries[:, problem.margin + low : problem.margin + high + 1] = rows
+        return Table(entries, self.prompts + int(problem.counts[b]))
+
+    def at(self, problem, totals, row=0):
+        """Entries at ``totals``, each from -margin to the budget."""
+        return self.entries[row, totals + problem.margin]
+
+
+def _impossible(problem, rows):
+    entries = np.full((rows, problem.margin + problem.budget + 1), -np.inf)
+    entries[1:] = np.inf
+    return entries
+
+
+class Largest:
+    """Tables of the largest log-probability, one row."""
+
+    rows = 1
 
     @staticmethod
     def extend(problem, table, b):
         """The table with bin ``b`` added."""
-        return _moved(problem, table, b, problem.logs[b][None]).max(axis=1)
+        return table.with_bin(problem, b, table.moved(problem, b, 0, problem.logs[b]).max(axis=0))
 
 
 class Best:
-    """Tables of (largest log-probability, smallest penalty among the tied), an array (2, size)."""
+    """Tables of the largest log-probability, and of the smallest penalty among the tied, two rows."""
 
-    start = np.zeros((2, 1))
+    rows = 2
 
     @staticmethod
     def extend(problem, table, b):
         """The table with bin ``b`` added."""
-        values, penalties = _moved(problem, table, b, np.stack([problem.logs[b], problem.penalty(b)]))
+        values = table.moved(problem, b, 0, problem.logs[b])
+        penalties = table.moved(problem, b, 1, problem.penalty(b))
         best = values.max(axis=0)
         tied = values >= best - problem.tolerance
-        return np.stack([best, np.where(tied, penalties, np.inf).min(axis=0)])
+        return table.with_bin(problem, b, best, np.where(tied, penalties, np.inf).min(axis=0))
 
 
 class Total:
-    """Tables of log sum of probabilities, an array (1, size)."""
+    """Tables of log sum of probabilities, one row."""
 
-    start = np.zeros((1, 1))
+    rows = 1
 
     @staticmethod
     def extend(problem, table, b):
         """The table with bin ``b`` added."""
-        values = _moved(problem, table, b, problem.logs[b][None])[0]
+        values = table.moved(problem, b, 0, problem.logs[b])
         top = values.max(axis=0)
         top[top == -np.inf] = 0.0
         values -= top
         np.exp(values, out=values)
         with np.errstate(divide="ignore"):
-            return (np.log(values.sum(axis=0)) + top)[None]
-
-
-def _moved(problem, table, b, steps):
-    """(rows, arms, size): each row of ``table`` moved up by what bin b spends on an arm, plus its ``steps``.
-
-    ``table`` (rows, n), ``steps`` (rows, A). Outside the table: -inf in the first row, inf in the second.
-    """
-    count = int(problem.counts[b])
-    size = min(table.shape[1] - 1 + count * (steps.shape[1] - 1), problem.budget) + 1
-    reach = min(steps.shape[1] - 1, (size - 1) // count)
-    start = count * reach
-    padded = np.empty((table.shape[0], start + size))
-    padded[:] = _OUTSIDE[: table.shape[0]]
-    known = table[:, :size]
-    padded[:, start : start + known.shape[1]] = known
-    row, entry = padded.strides
-    # arm a reads from start - count * a on, which lies inside `padded` for all a <= reach
-    views = as_strided(
-        padded[:, start:], (table.shape[0], reach + 1, size), (row, -count * entry, entry), writeable=False
-    )
-    return views + steps[:, : reach + 1, None]
+            return table.with_bin(problem, b, np.log(values.sum(axis=0)) + top)
 
 
 def suffix_tables(problem, kind):
     """List of m tables: entry b covers the bins after b, so the last is that of no bin."""
-    tables = [kind.start]
-    for b in range(problem.counts.size - 1, 0, -1):
-        tables.append(kind.extend(problem, tables[-1], b))
+    tables = [Table.of_no_bin(problem, kind.rows)]
+    with np.errstate():  # which also restores the buffer size
+        # NumPy would copy short rows into buffers, which takes longer than to add them
+        np.setbufsize(16)
+        for b in range(problem.counts.size - 1, 0, -1):
+            tables.append(kind.extend(problem, tables[-1], b))
     return tables[::-1][: problem.counts.size]
 
 
 def leave_one_out(problem, kind, bins=None, table=None):
     """Yield (b, table of all bins but b), in m log m extensions by halving."""
     bins = range(problem.counts.size) if bins is None else bins
-    table = kind.start if table is None else table
+    table = Table.of_no_bin(problem, kind.rows) if table is None else table
     if len(bins) < 2:
         yield from ((b, table) for b in bins)
         return
@@ -139,12 +188,6 @@ def leave_one_out(problem, kind, bins=None, table=None):
         for b in other:
             extended = kind.extend(problem, extended, b)
         yield from leave_one_out(problem, kind, own, extended)
-
-
-def look_up(table, totals, fill=-np.inf):
-    """Entries of one row of a table at ``totals``, ``fill`` outside."""
-    inside = (totals >= 0) & (totals < table.size)
-    return np.where(inside, table[np.clip(totals, 0, table.size - 1)], fill)
 
 
 def best_totals(problem):
@@ -160,21 +203,21 @@ def best_totals(problem):
 def _traced(problem, kind):
     """The optimum read off suffix tables, and whether there was a tie, which only kind `Best` settles."""
     remaining, totals, tied = problem.budget, [], False
-    spends = np.arange(problem.logs.shape[1])
     for b, table in enumerate(suffix_tables(problem, kind)):
-        after = remaining - problem.counts[b] * spends
-        values = problem.logs[b] + look_up(table[0], after)
-        if values.max() == -np.inf:
+        after = remaining - problem.spends[b]
+        values = problem.logs[b] + table.at(problem, after)
+        largest = values[values.argmax()]
+        if largest == -np.inf:
             return None, False
-        best = values >= values.max() - problem.tolerance
+        best = values >= largest - problem.tolerance
         if kind is Best:
-            penalties = problem.penalty(b) + look_up(table[1], after, np.inf)
-            arm = np.argmin(np.where(best, penalties, np.inf))
+            penalties = problem.penalty(b) + table.at(problem, after, row=1)
+            arm = np.where(best, penalties, np.inf).argmin()
         else:
-            arm = np.argmax(best)
-            tied = tied or best.sum() > 1
-        totals.append(int(problem.counts[b] * arm))
-        remaining -= totals[-1]
+            arm = best.argmax()
+            tied = tied or np.count_nonzero(best) > 1
+        remaining = int(after[arm])
+        totals.append(int(problem.spends[b, arm]))
     return (totals if remaining == 0 else None), tied
 
 
@@ -197,9 +240,9 @@ def _split_options(problem, kind):
     for b, table in leave_one_out(problem, kind):
         own = problem.split_totals(b)
         rest = problem.budget - own
-        rows = [np.full(own.size, b), own, problem.split(problem.logs[b], b, own) + look_up(table[0], rest)]
+        rows = [np.full(own.size, b), own, problem.split(problem.logs[b], b, own) + table.at(problem, rest)]
         if kind is Best:
-            penalties = problem.split(problem.penalty(b), b, own) + look_up(table[1], rest, np.inf)
+            penalties = problem.split(problem.penalty(b), b, own) + table.at(problem, rest, row=1)
             rows.append(np.rint(penalties))
         options.append(np.stack(rows))
     if not options or max(option[2].max(initial=-np.inf) for option in options) == -np.inf:
@@ -216,12 +259,11 @@ def _with_split(problem, b, own, solve):
 def drawn_totals(problem, rng):
     """Excess total of each bin under a drawn assignment of one arm a bin, or None where there is none."""
     remaining, totals = problem.budget, []
-    spends = np.arange(problem.logs.shape[1])
     for b, table in enumerate(suffix_tables(problem, Total)):
-        logits = problem.logs[b] + look_up(table[0], remaining - problem.counts[b] * spends)
+        logits = problem.logs[b] + table.at(problem, remaining - problem.spends[b])
         if logits.max() == -np.inf:
             return None
-        totals.append(int(problem.counts[b] * _draw(logits, rng)))
+        totals.append(int(problem.spends[b, _draw(logits, rng)]))
         remaining -= totals[-1]
     return totals if remaining == 0 else None
 
