@@ -90,7 +90,7 @@ class Batch:
         """(B,) prompts in each bin."""
         return np.bincount(self.bins[self.bins >= 0], minlength=self.num_bins)
 
-    @property
+    @cached_property
     def excluded(self):
         """Number of prompts in bin -1."""
         return int(self.bins.size - self.counts.sum())
@@ -99,12 +99,20 @@ class Batch:
         """(P,) int64 rollouts of each prompt.
 
         Args: ``assignment`` (B, A) prompts of each bin on each of ``arms`` (A,); ``excluded_total`` what bin
-        -1 spends, dealt evenly. Which prompts of a bin get which of its arms is drawn from ``rng``.
+        -1 spends, dealt evenly. Which prompts of a bin get which of its arms is drawn from ``rng``, as many
+        numbers as there are prompts, needed or not.
         """
-        order = np.lexsort((rng.random(self.bins.size), self.bins))
-        rest, upper = divmod(excluded_total, self.excluded) if self.excluded else (0, 0)
-        dealt = [np.full(self.excluded, rest) + (np.arange(self.excluded) < upper)]
-        dealt.append(np.repeat(np.tile(arms, self.num_bins), assignment.ravel()))
-        result = np.empty(self.bins.size, dtype=np.int64)
-        result[order] = np.concatenate(dealt)
-        return result
+        draws = rng.random(self.bins.size)
+        rest, more = divmod(excluded_total, self.excluded) if self.excluded else (0, 0)
+        arms = np.array(arms)
+        rollouts = np.append(arms[assignment.argmax(axis=1)], rest)[self.bins]
+        for b in np.flatnonzero(np.count_nonzero(assignment, axis=1) > 1):
+            rollouts[self._shuffled(b, draws)] = arms.repeat(assignment[b])
+        if more:
+            rollouts[self._shuffled(-1, draws)[:more]] += 1
+        return rollouts
+
+    def _shuffled(self, b, draws):
+        """The prompts of bin b in the order of ``draws`` (P,)."""
+        members = np.flatnonzero(self.bins == b)
+        return members[draws[members].argsort(kind="stable")]

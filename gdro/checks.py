@@ -26,12 +26,17 @@ def integer_array(name, values, *, low=None, high=None, size=None, remedy=""):
         )
     _check_shape(name, array, size)
     if array.size:
-        for limit, extreme, word in ((low, array.min(), "below"), (high, array.max(), "above")):
-            if limit is not None and (extreme < limit if word == "below" else extreme > limit):
-                at = int(np.argmax(array == extreme))
-                tail = f"; {remedy}" if remedy else ""
-                raise ValueError(f"{name}[{at}] is {extreme}, {word} the limit {limit}{tail}")
+        if low is not None and (least := array.min()) < low:
+            raise _outside(name, array, least, f"below the limit {low}", remedy)
+        if high is not None and (most := array.max()) > high:
+            raise _outside(name, array, most, f"above the limit {high}", remedy)
     return array.astype(np.int64, copy=False)
+
+
+def _outside(name, array, value, words, remedy):
+    at = int(np.argmax(array == value))
+    tail = f"; {remedy}" if remedy else ""
+    return ValueError(f"{name}[{at}] is {value}, {words}{tail}")
 
 
 def finite_array(name, values, *, size=None, remedy="drop such entries before the call"):

@@ -35,7 +35,7 @@ class Outcomes:
         index = checks.integer_array(
             "prompt_index", prompt_index, low=0, high=size - 1, remedy="it counts the plan's entries"
         )
-        _check_rows(index, plan)
+        rows = _checked_rows(index, plan)
         rewards = checks.float_array("rewards", rewards, size=index.size)
         if np.isinf(rewards).any():
             at = int(np.argmax(np.isinf(rewards)))
@@ -59,12 +59,14 @@ class Outcomes:
         if not scored.all():
             index, rewards, correct = index[scored], rewards[scored], correct[scored]
             losses = None if losses is None else losses[scored]
-        return cls._summed(size, index, rewards, correct, losses, signal)
+            rows = np.bincount(index, minlength=size)
+        return cls._summed(rows, index, rewards, correct, losses, signal)
 
     @classmethod
-    def _summed(cls, size, index, rewards, correct, losses, signal):
-        scored = np.bincount(index, minlength=size)
-        right = np.bincount(index[correct], minlength=size)
+    def _summed(cls, scored, index, rewards, correct, losses, signal):
+        """``scored`` (P,) rows of each entry, all of them with a reward; see `from_rows`."""
+        size = scored.size
+        right = np.bincount(index.compress(correct), minlength=size)
         several = np.where(scored > 1, scored, np.nan)
         p = right / np.where(scored > 0, scored, np.nan)
         reward = mean_by(index, rewards, size)
@@ -77,12 +79,13 @@ class Outcomes:
             loss = 1 - p if signal == "error" else np.sqrt(p * (1 - p))
         first = np.zeros(size)
         first[index] = rewards
-        differing = np.bincount(index, rewards != first[index], minlength=size)
+        differing = np.bincount(index.compress(rewards != first[index]), minlength=size)
         success_variance = p * (1 - p) * several / (several - 1)
         return cls(scored, right, p, reward, variance, success_variance, loss, differing == 0)
 
 
-def _check_rows(index, plan):
+def _checked_rows(index, plan):
+    """(P,) rows of each entry of the plan, refused above the planned rollouts."""
     rows = np.bincount(index, minlength=plan.rollouts.size)
     if (rows > plan.rollouts).any():
         at = int(np.argmax(rows > plan.rollouts))
@@ -90,6 +93,7 @@ def _check_rows(index, plan):
             f"entry {at} of the plan (prompt {plan.prompt_ids[at]}) has {rows[at]} rows, above its "
             f"{plan.rollouts[at]} planned rollouts; check prompt_index"
         )
+    return rows
 
 
 def _booleans(name, values, size):

@@ -101,7 +101,7 @@ class RolloutGDRO:
         self._variance = RewardVariance(num_bins, arm_ema_rate)
         self._price = 0.0
         self._asked = self._realised = float("nan")
-        self._plan = None
+        self._plan = self._log_probs = None
 
     @classmethod
     def released(cls, num_bins, arms=tuple(range(2, 13)), mean_budget=4, price_step_size=0.05):
@@ -163,11 +163,15 @@ class RolloutGDRO:
         return self._realised
 
     def _log_probabilities(self):
+        """(B, A) log p_b(n), kept until `observe` or `load_state_dict` changes what they come from."""
         s = self.settings
         if s.released:
             return np.full(self._scores.shape, -np.log(len(self.arms)))
-        excess = np.array(self.arms) - self.mean_budget
-        return log_softmax_with_floor(s.step_size * (self._scores - self._price * excess), s.exploration)
+        if self._log_probs is None:
+            excess = np.array(self.arms) - self.mean_budget
+            logits = s.step_size * (self._scores - self._price * excess)
+            self._log_probs = log_softmax_with_floor(logits, s.exploration)
+        return self._log_probs
 
     def plan(self, bins, rng):
         """Rollouts of each prompt. May be called again; `observe` refers to the last call. Learns nothing.
@@ -228,7 +232,7 @@ class RolloutGDRO:
         driver = plan.realised if self.settings.mode == "dual" else plan.asked
         if plan.batch.counts.any() and not self.settings.released:
             self._price += self.settings.price_step_size * (driver - self.mean_budget)
-        self._plan = None
+        self._plan = self._log_probs = None
 
     def _checked_plan(self, bins):
         if self._plan is None:
@@ -313,7 +317,8 @@ class RolloutGDRO:
         for name, values in (("scores", scores), ("price", price)):
             checks.finite_array(f"saved {name}", values.ravel(), remedy="the file was damaged")
         self._variance.values, self._variance.counts = self._variance.checked_state("RolloutGDRO", state)
-        self._scores, self._price, self._plan = scores, float(price), None
+        self._scores, self._price = scores, float(price)
+        self._plan = self._log_probs = None
         self._asked = self._realised = float("nan")
 
 

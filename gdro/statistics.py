@@ -103,10 +103,12 @@ def mean_by(labels, values, num_labels):
     counts = np.bincount(labels, minlength=num_labels)
     peak = np.abs(values).max(initial=0.0)
     shift = 64 if peak > 1e280 else 0
-    sums = np.bincount(labels, np.ldexp(values, -shift), minlength=num_labels)
-    means = sums / np.where(counts > 0, counts, np.nan)
-    bound = np.ldexp(peak, -shift)
-    return np.ldexp(np.clip(means, -bound, bound), shift)
+    if shift:
+        values, peak = np.ldexp(values, -shift), np.ldexp(peak, -shift)
+    means = np.bincount(labels, values, minlength=num_labels) / np.where(counts > 0, counts, np.nan)
+    # rounding must not carry a mean beyond the values
+    means = np.minimum(np.maximum(means, -peak), peak)
+    return np.ldexp(means, shift) if shift else means
 
 
 def beta_prior(correct, rollouts):

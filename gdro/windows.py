@@ -16,23 +16,24 @@ def slots(prompts, visits, window):
 
     Args: ``prompts`` (P,) integers, repeats allowed; ``visits`` (N,) visits of every prompt so far;
     ``window`` ring length.
-    Returns ``keep`` (K,) positions into ``prompts``, sorted by prompt; ``slot`` (K,) of each; ``distinct``
-    (D,) sorted prompts; ``firsts`` (D,) where each prompt's entries begin in ``keep``; ``times`` (D,) its
-    entries in the whole call.
+    Returns ``keep`` (K,) positions into ``prompts``, those of one prompt together and in order; ``slot`` (K,)
+    of each; ``distinct`` (D,) prompts; ``firsts`` (D,) where each prompt's entries begin in ``keep``;
+    ``times`` (D,) its entries in the whole call.
 
     >>> [a.tolist() for a in slots(np.array([7, 3, 7]), np.zeros(9, int), window=4)]
     [[1, 0, 2], [0, 0, 1], [3, 7], [0, 1], [1, 2]]
     """
-    keep = np.argsort(prompts, kind="stable")
-    ordered = prompts[keep]
+    ordered = np.sort(prompts)
     begins = np.empty(ordered.size, dtype=bool)
     begins[:1] = True
     np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
+    if begins.all():
+        each = np.arange(prompts.size)
+        return each, visits[prompts] % window, prompts, each, np.ones_like(each)
+    keep = np.argsort(prompts, kind="stable")
     firsts = np.flatnonzero(begins)
     times = np.diff(firsts, append=ordered.size)
     distinct = ordered[firsts]
-    if firsts.size == ordered.size:
-        return keep, visits[distinct] % window, distinct, firsts, times
     rank = np.arange(ordered.size) - np.repeat(firsts, times)
     slot = (np.repeat(visits[distinct], times) + rank) % window
     last = np.repeat(times, times) - rank <= window
