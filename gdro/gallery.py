@@ -1,7 +1,10 @@
 """Keeping figures: SVG, PNG and the data behind them, and an index that says which runs they came from."""
 
+import fcntl
+import os
 import re
 from collections import defaultdict
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -25,9 +28,9 @@ def save_figure(figure, name, caption, *, data, manifests, notebook, root="figur
     """Write ``<root>/<family>/<name>`` as SVG, PNG and CSV, enter it into the index, and return the image for
     a notebook.
 
-    Args: ``data`` the frame behind the figure; ``manifests`` of the runs it came from (`runs.Frames`), empty
-    for what was not measured here; ``notebook`` the name of the notebook that makes it. Raises ``ValueError``
-    for a name that is no plain word.
+    Args: ``data`` the frame behind the figure, None for a drawing; ``manifests`` of the runs it came from
+    (`runs.Frames`), empty for what was not measured here; ``notebook`` the name of the notebook that makes
+    it. Raises ``ValueError`` for a name that is no plain word.
     """
     from gdro import figures  # matplotlib, only where something is drawn
 
@@ -36,7 +39,8 @@ def save_figure(figure, name, caption, *, data, manifests, notebook, root="figur
     folder = _folder(root, family, name)
     runs.write_atomically(folder / f"{name}.svg", lambda path: figures.save(figure, path, None))
     runs.write_atomically(folder / f"{name}.png", lambda path: figures.save(figure, None, path))
-    _write_csv(folder / f"{name}.csv", data)
+    if data is not None:
+        _write_csv(folder / f"{name}.csv", data)
     _enter(root, f"{family}/{name}", f"{family}/{name}.png", caption, notebook, manifests)
     return show(figure)
 
@@ -63,6 +67,11 @@ def show(figure):
     buffer = io.BytesIO()
     figures.save(figure, None, buffer)
     return Image(data=buffer.getvalue(), width=int(100 * figure.get_figwidth()))
+
+
+def of_arms(manifests: dict, arms) -> dict:
+    """The manifests of these study arms: what a figure that shows no other arm was made from."""
+    return {name: m for name, m in manifests.items() if m["arm"] in set(arms)}
 
 
 def describe(manifests: dict) -> str:
@@ -108,9 +117,21 @@ def _write_csv(path, frame: pd.DataFrame):
 def _enter(root, name, link, caption, notebook, manifests):
     """Put or replace one row of the index, which stays sorted by name."""
     path = Path(root) / INDEX
-    old = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    rows = {m["name"]: line for line in old if (m := _ROW.match(line))}
     cells = (f"[{name}]({link})", caption, f"`{notebook}`", describe(manifests))
-    rows[name] = "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
-    text = _HEAD + "".join(f"{rows[key]}\n" for key in sorted(rows))
-    runs.write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+    row = "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
+    with _alone(root):
+        old = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        rows = {m["name"]: line for line in old if (m := _ROW.match(line))} | {name: row}
+        text = _HEAD + "".join(f"{rows[key]}\n" for key in sorted(rows))
+        runs.write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+
+
+@contextmanager
+def _alone(folder):
+    """Hold ``folder`` against other processes: notebooks that run side by side enter the same index."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -9,7 +9,7 @@ import pandas as pd
 from gdro import statistics
 from gdro.arms import ARMS
 
-_LATEX = str.maketrans({"\\": r"\textbackslash{}", **{c: f"\\{c}" for c in "&%$#_{}"}})
+_LATEX = str.maketrans({"\\": r"\textbackslash{}"} | {c: f"\\{c}" for c in "&%$#_{}"})
 TAIL = 0.4  # share of a run, at its end, that tail averages are taken over (Figure 1, Panaganti et al. 2026)
 ALL = "all"
 
@@ -61,18 +61,20 @@ def scores(evaluations: pd.DataFrame, resamples: int = 2000) -> pd.DataFrame:
                 found = statistics.bootstrap_interval(values, resamples=resamples)
                 rows.append(
                     {
-                        **{
-                            "scale": scale,
-                            "arm": arm,
-                            "suite": suite,
-                            "metric": metric,
-                            "k": int(part["k"].min()),
-                        },
-                        **{"estimate": found.estimate, "low": found.low, "high": found.high},
-                        **{"seeds": values.shape[0], "prompts": values.shape[1]},
+                        "scale": scale,
+                        "arm": arm,
+                        "suite": suite,
+                        "metric": metric,
+                        "k": int(part["k"].min()),
+                        "estimate": found.estimate,
+                        "low": found.low,
+                        "high": found.high,
+                        "seeds": values.shape[0],
+                        "prompts": values.shape[1],
                     }
                 )
-    return pd.DataFrame(rows)
+    columns = ["scale", "arm", "suite", "metric", "k", "estimate", "low", "high", "seeds", "prompts"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def table1(found: pd.DataFrame) -> pd.DataFrame:
@@ -159,8 +161,16 @@ def figure1(
     for panel, value, arm in (("weights", "weight", prompt_arm), ("rollouts", "rollouts", rollout_arm)):
         means = tail_means(bins[bins["arm"] == arm], value, tail).rename(columns={"value": "estimate"})
         panels.append(means.drop(columns="prompts").assign(panel=panel))
-    joined = pd.concat([p for p in panels if len(p)], ignore_index=True)
+    joined = pd.concat([p for p in panels if len(p)] or panels[:1], ignore_index=True)
     return joined[["panel", *(c for c in joined.columns if c != "panel")]]
+
+
+def mean_budget(bins: pd.DataFrame) -> float:
+    """Rollouts for a prompt that every cycle keeps on average, NaN without runs."""
+    used = bins[bins["prompts"] > 0]
+    if used.empty:
+        return float("nan")
+    return float((used["rollouts"] * used["prompts"]).sum() / used["prompts"].sum())
 
 
 def spread(bins: pd.DataFrame, tail: float = TAIL) -> pd.DataFrame:
@@ -177,8 +187,13 @@ def spread(bins: pd.DataFrame, tail: float = TAIL) -> pd.DataFrame:
         w, n = (frame.groupby("seed")["value"].agg(["min", "max"]).mean() for frame in (part, own))
         rows.append(
             {
-                **{"scale": scale, "arm": arm, "weight_min": w["min"], "weight_max": w["max"]},
-                **{"weight_ratio": w["max"] / w["min"], "rollouts_min": n["min"], "rollouts_max": n["max"]},
+                "scale": scale,
+                "arm": arm,
+                "weight_min": w["min"],
+                "weight_max": w["max"],
+                "weight_ratio": w["max"] / w["min"],
+                "rollouts_min": n["min"],
+                "rollouts_max": n["max"],
             }
         )
     return pd.DataFrame(rows)
@@ -196,6 +211,15 @@ def to_latex(table: pd.DataFrame, caption: str) -> str:
     lines.append(r"\midrule")
     lines += [" & ".join(_escape(v) for v in row) + r" \\" for row in table.itertuples(index=False)]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def as_text(table: pd.DataFrame, digits: int = 2) -> pd.DataFrame:
+    """The table with its numbers as text, for `to_latex`: fractions to ``digits`` places, nothing for NaN.
+
+    >>> as_text(pd.DataFrame({"a": [0.125, float("nan")], "b": [2, 3]})).to_numpy().tolist()
+    [['0.12', '2'], ['', '3']]
+    """
+    return table.map(lambda v: "" if pd.isna(v) else f"{v:.{digits}f}" if isinstance(v, float) else str(v))
 
 
 def _escape(value) -> str:

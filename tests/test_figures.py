@@ -164,7 +164,7 @@ def test_figure_1_draws_the_numbers_of_the_runs(frames, scores):
 def test_figure_1_says_where_there_is_no_run(frames, scores):
     figure = figures.fig01(scores, frames.bins, prompt_arm="prompt-gdro-error")
     assert "no run of prompt-gdro-error" in [t.get_text() for t in figure.axes[1].texts]
-    with pytest.raises(ValueError, match="no scores to draw"):
+    with pytest.raises(ValueError, match="no scale to draw"):
         figures.fig01(scores.iloc[:0], frames.bins)
 
 
@@ -183,7 +183,7 @@ def test_training_curves_are_means_over_seeds(frames):
     assert line.get_ydata() == pytest.approx([0.625] * 3)
     assert line.get_xdata() == pytest.approx([0.016, 0.032, 0.048])
     assert len(figure.axes) == 3
-    with pytest.raises(ValueError, match="no steps to draw"):
+    with pytest.raises(ValueError, match="no scale to draw"):
         figures.training_curves(steps.iloc[:0], frames.bins)
 
 
