@@ -4,13 +4,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import betaincinv, ndtri
 
 from gdro import checks
 from gdro.learner import Prompts
 
 LEVELS = 5  # of difficulty within a family, with equally many prompts
 HOPELESS_RATE = 0.01
+_LEAST_GUESS = 1e-4
+_GOLDEN = (5**0.5 - 1) / 2  # its multiples fill [0, 1) evenly, in an order unlike any other here
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,9 @@ class Population:
     whose prompts lie at the quantiles of a normal distribution; ``rarity`` in (0, 1] prompts of the last
     family for one of every other; ``hopeless`` in [0, 1) share of hopeless prompts, the hardest of each
     family; ``transfer`` in [0, 1], from none (0) to full sharing (1); ``guess`` in (0, 1), below the
-    capacity's ``top``.
+    capacity's ``top``, the mean over prompts; ``guess_correlation`` in [0, 1) of two guesses at one prompt: 0
+    all prompts are guessed alike, near 1 each is guessed always or never (Beta quantiles, none above ``top``,
+    the same for hard and easy prompts).
     """
 
     size: int = 480
@@ -52,6 +56,7 @@ class Population:
     hopeless: float = 0.0
     transfer: float = 0.05
     guess: float = 0.1
+    guess_correlation: float = 0.0
 
     def __post_init__(self):
         object.__setattr__(
@@ -62,6 +67,7 @@ class Population:
         checks.real_number("hopeless", self.hopeless, low=0, below=1)
         checks.real_number("transfer", self.transfer, low=0, high=1)
         checks.real_number("guess", self.guess, above=0, below=1)
+        checks.real_number("guess_correlation", self.guess_correlation, low=0, below=1)
         checks.whole_number("size", self.size, low=max(1, len(self.difficulty)))
         if not self.difficulty:
             raise ValueError("difficulty is empty: give one number for each family")
@@ -97,5 +103,14 @@ class Population:
         place = self.place()
         difficulty = np.array(self.difficulty)[family] + self.spread * ndtri(place)
         hopeless = place > 1 - self.hopeless
-        rates = (np.where(hopeless, HOPELESS_RATE, rate) for rate in (self.guess, top))
-        return Prompts(family, difficulty, *rates)
+        rates = (self._guesses(place).clip(max=top), np.full(place.size, top))
+        return Prompts(family, difficulty, *(np.where(hopeless, HOPELESS_RATE, rate) for rate in rates))
+
+    def _guesses(self, place):
+        """(N,) guessing rates, at quantiles that run through each family evenly and apart from difficulty."""
+        if self.guess_correlation == 0:
+            return np.full(place.size, self.guess)
+        size = 1 / self.guess_correlation - 1
+        quantiles = (np.arange(place.size) + 0.5) * _GOLDEN % 1
+        rates = betaincinv(self.guess * size, (1 - self.guess) * size, quantiles)
+        return np.clip(rates, _LEAST_GUESS, 1 - _LEAST_GUESS)

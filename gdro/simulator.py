@@ -5,7 +5,7 @@ advantages, clip, KL, minibatches and the weighting of rollouts are the trainer'
 model and the task, by the policy of `gdro.learner`. Assumed, and not derived:
 
 1. A prompt is a family, a difficulty and two rates: right by guessing, right by working. A rollout decides
-   once, whether to work; the rest of it is noise that says nothing about its reward.
+   once, whether to work; the rest of it is noise that says nothing about its reward. Guesses are not learnt.
 2. One ability a family; a family's step moves the others by the share ``transfer``, never against them.
 3. Nothing is forgotten and nothing overfitted: a held-out prompt is as hard as a training prompt.
 4. Capacity is a higher start and a higher rate of right answers when working. All capacities learn at one

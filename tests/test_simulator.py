@@ -145,6 +145,18 @@ def test_difficulties_of_a_family_have_its_mean_and_spread():
         assert own.std() == pytest.approx(0.5, rel=1e-2)
 
 
+@pytest.mark.parametrize("correlation", [0.05, 0.3, 0.8])
+def test_guesses_have_their_mean_and_the_correlation_asked_for(correlation):
+    prompts = Population(size=6000, guess=0.2, guess_correlation=correlation).prompts(0.999)
+    assert prompts.guess.mean() == pytest.approx(0.2, abs=3e-3)
+    assert prompts.guess.var() / (0.2 * 0.8) == pytest.approx(correlation, rel=0.05)
+    for family in range(6):
+        own = prompts.family == family
+        assert prompts.guess[own].mean() == pytest.approx(0.2, abs=0.01)
+        assert abs(np.corrcoef(prompts.guess[own], prompts.difficulty[own])[0, 1]) < 0.05
+    assert (Population(guess_correlation=0.9).prompts(0.6).guess <= 0.6).all()
+
+
 # budgets that a trainer cannot have
 
 
