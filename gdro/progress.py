@@ -1,4 +1,4 @@
-"""Progress that fits its place: one line that updates in a notebook, lines now and then in a log."""
+"""Progress that fits its place: a line and curves that update in a notebook, lines now and then in a log."""
 
 import os
 import sys
@@ -8,13 +8,20 @@ from contextlib import contextmanager
 
 VARIABLE = "GDRO_PROGRESS"  # set by the notebook runner for the kernels it starts
 MODES = ("live", "lines", "none")
+TESTED = "PYTEST_VERSION"  # pytest sets it, and the kernels that nbval starts have it
+REST = 10  # the curves take at most one part in this many of the time
 
 
 def default_mode() -> str:
-    """The mode of ``GDRO_PROGRESS`` where set, else "live" in a notebook kernel and "lines" elsewhere."""
+    """The mode of ``GDRO_PROGRESS`` where set, else "live" in a notebook kernel and "lines" elsewhere.
+
+    In a kernel that a test started (nbval) it is "none": what is shown there must be the same every time.
+    """
     mode = os.environ.get(VARIABLE)
     if mode is None:
-        return "live" if "ipykernel" in sys.modules else "lines"
+        if "ipykernel" not in sys.modules:
+            return "lines"
+        return "none" if TESTED in os.environ else "live"
     if mode not in MODES:
         raise ValueError(f"{VARIABLE}={mode!r} is not a progress mode: use one of {', '.join(MODES)}")
     return mode
@@ -48,7 +55,7 @@ class Progress:
     seconds.
 
     In mode "live" the last state stays without times, so that a notebook's output is the same whenever it is
-    made.
+    made. A training also gives its steps to ``record``, and sees its curves drawn in place.
     """
 
     def __init__(
@@ -59,6 +66,8 @@ class Progress:
         if self.mode not in MODES:
             raise ValueError(f"mode {self.mode!r} is not a progress mode: use one of {', '.join(MODES)}")
         self._start, self._first, self._shown, self._display = time.monotonic(), None, -float("inf"), None
+        self._steps, self._bins = [], []
+        self._curves, self._drawn, self._took = None, time.monotonic(), 0.0
 
     def update(self, done: int, note: str = "") -> None:
         """Show ``done`` of ``total`` with the time left, at the pace since the first update."""
@@ -69,14 +78,43 @@ class Progress:
             self._shown = now
             self._show(self._text(done, note, self._left(done, now)))
 
+    def record(self, step_row: dict, bin_rows=()) -> None:
+        """Take in one step of a training, as the run store has it; in mode "live" draw the curves so far.
+
+        They are drawn again, in place, once ``every`` seconds have passed, more where drawing is slow.
+        """
+        if self.mode != "live":
+            return
+        self._steps.append(dict(step_row))
+        self._bins.extend({"step": step_row["step"], **row} for row in bin_rows)
+        if self._bins and time.monotonic() - self._drawn >= max(self.every, REST * self._took):
+            self._draw()
+
     def say(self, text: str) -> None:
         """Show one remark about the work."""
         self._show(f"{self.label}: {text}")
 
     def close(self, note: str = "") -> None:
-        """Show the end; in mode "lines" with the time it took."""
+        """Show the end, with the last curves where there are any; in mode "lines" with the time it took."""
+        if self._bins:
+            self._draw()
         took = "" if self.mode == "live" else f" in {clock(time.monotonic() - self._start)}"
         self._show(f"{self.label}: done{took}" + (f", {note}" if note else ""))
+
+    def _draw(self):
+        import pandas as pd
+        from IPython.display import display  # only a kernel shows it
+
+        from gdro import figures, gallery
+
+        start = time.monotonic()
+        image = gallery.show(figures.run_curves(pd.DataFrame(self._steps), pd.DataFrame(self._bins)))
+        if self._curves is None:
+            self._curves = display(image, display_id=True)
+        else:
+            self._curves.update(image)
+        self._drawn = time.monotonic()
+        self._took = self._drawn - start
 
     def _left(self, done, now):
         first, at = self._first

@@ -46,9 +46,11 @@ class Recorder(TrainerCallback):
         }
         if ended:
             row |= {"controller_seconds": controller.seconds, **controller.prompt_lists()}
-        self.writer.append(row, controller.log_rows() if ended else ())
+        rows = controller.log_rows() if ended else ()
+        self.writer.append(row, rows)
         self._reward = row["reward"] if not math.isnan(row["reward"]) else self._reward
         self.progress.update(state.global_step, f"reward {self._reward:.3f}")
+        self.progress.record(row, rows)
         if control.should_save:
             self.flush()
 
