@@ -182,25 +182,32 @@ def play_saddle(game, adversary, rounds, learning_rate):
     )
 
 
-def play_rollouts(adversary, counts, losses, rng, noise=0.0):
+def play_rollouts(adversary, counts, losses, rng, noise=0.0, chase=0.0):
     """Let a `gdro.rollout_gdro.RolloutGDRO` plan round after round against a table of losses.
 
     Args: ``adversary`` of B bins and A arms; ``counts`` (B,) prompts of each bin, the same every round;
     ``losses`` (T, B, A) mean loss of a bin under each arm; ``rng`` a Generator for plans and noise; ``noise``
-    the half-width of a uniform error on what the adversary sees of each prompt, not on what is paid.
+    the half-width of a uniform error on what the adversary sees of each prompt, not on what is paid;
+    ``chase`` a loss added, every round, to the arms of the assignment that is most likely then: a world that
+    knows the arm probabilities, but not what will be drawn.
     Returns a frame with a row a round: loss (paid, mean over prompts), regret (so far, against the best fixed
     feasible assignment on the rounds so far), asked and realised (rollouts per prompt), price (that the plan
     was made at), and arm_0 to arm_{B-1} (mean rollouts of each bin).
     """
     counts = checks.integer_array("counts", counts, low=1, size=adversary.num_bins)
-    losses = np.asarray(losses, dtype=np.float64)
+    losses = np.array(losses, dtype=np.float64)
     shape = (adversary.num_bins, len(adversary.arms))
     if losses.ndim != 3 or losses.shape[1:] != shape:
         raise ValueError(f"losses must have shape (rounds, {shape[0]}, {shape[1]}), got {losses.shape}")
     bins = np.repeat(np.arange(counts.size), counts)
+    budget, _ = Budget(adversary.arms, adversary.mean_budget).shares(counts, 0)
     paid, rows = np.empty(len(losses)), []
     for t, table in enumerate(losses):
         price = adversary.shadow_price
+        if chase:
+            logs = np.log(np.maximum(adversary.arm_probabilities, np.finfo(float).tiny))
+            likely = best_assignment(counts, logs, adversary.arms, budget)
+            table += chase * (likely > 0)
         rollouts = adversary.plan(bins, rng)
         met = table[bins, rollouts - adversary.arms[0]]
         paid[t] = met.mean()

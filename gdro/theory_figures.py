@@ -2,8 +2,9 @@
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from gdro.figures import bin_colours, style
+from gdro.figure_style import bin_colours, style
 
 # Okabe and Ito 2008, with a dash of its own as a second sign
 _LINES = (
@@ -82,6 +83,11 @@ def _draw(axis, part, columns, name, look, is_points):
 def _dress(axis, title, options):
     for which in options.get("log", ()):
         getattr(axis, f"set_{which}scale")("log")
+        low, high = getattr(axis, f"get_{which}lim")()
+        ticks = getattr(axis, f"{which}axis")
+        ticks.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+        ticks.set_major_formatter(StrMethodFormatter("{x:g}"))
+        ticks.set_minor_formatter(NullFormatter())
     if title is not None:
         axis.set_title(str(title))
     axis.set_xlabel(options.get("xlabel", ""))
@@ -91,7 +97,8 @@ def _dress(axis, title, options):
 
 
 def _legend(figure, labels, note):
-    columns = min(len(labels), 3 if figure.get_figwidth() < 5 else 5)
+    widest = 0.5 + 0.055 * max(map(len, labels), default=1)  # inches of an entry: its line and its letters
+    columns = min(len(labels), max(1, int(figure.get_figwidth() // widest)))
     figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=columns)
     if note:
         figure.suptitle(note, fontsize=6, color="#404040")

@@ -136,6 +136,19 @@ def test_noise_is_seen_and_not_paid():
     assert np.ptp(adversary.scores) > 0.02
 
 
+def test_a_world_that_chases_always_meets_the_arg_max_and_seldom_a_draw():
+    """The most likely assignment is what "map" plays, so every round costs it the whole extra loss."""
+    base, paid = np.full((200, 2, 5), 0.1), {}
+    for selection in ("map", "sample"):
+        adversary = RolloutGDRO(2, (2, 3, 4, 5, 6), 4, selection=selection, price_step_size=0.0)
+        played = games.play_rollouts(adversary, [2, 2], base, np.random.default_rng(0), chase=0.5)
+        paid[selection] = played["loss"]
+        assert played["regret"].iloc[-1] > 0
+    np.testing.assert_allclose(paid["map"], 0.6)
+    assert paid["sample"].mean() < 0.45
+    assert (base == 0.1).all()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
