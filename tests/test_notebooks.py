@@ -1,4 +1,9 @@
-"""The notebooks' structure, and the runner that executes them: both refuse before anything runs."""
+"""The notebooks' structure, and the runner that executes them: both refuse before anything runs.
+
+A notebook starts with a title and what it answers, has one cell of parameters, literals only, before any
+other code, defines nothing, keeps its cells short, and is committed as a fresh kernel ran it: in order,
+without errors, warnings, progress bars or paths of the machine.
+"""
 
 import ast
 import os
@@ -9,6 +14,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from run_store import finished_run, key
 
 from gdro import notebooks
 
@@ -17,6 +23,7 @@ ALL = sorted(FOLDER.glob("*.ipynb"))
 PATHS = re.compile(r"(?<![\w.:/])/(home|root|tmp|work|Users|usr|opt|var|mnt)/|[A-Z]:\\\\|site-packages")
 RESIDUE = re.compile(r"\d+%\||it/s\]|s/it\]|\[\d\d:\d\d<|IProgress")
 LINES = 20
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def read(path):
@@ -37,7 +44,8 @@ def outputs_as_text(cell):
 
 def test_the_main_line_is_there():
     names = {path.stem for path in ALL}
-    assert {"00_start_here", "04_train", "05_evaluate", "06_main_results"} <= names
+    main = ("04_train", "05_evaluate", "06_main_results", "07_prompt_dynamics", "08_rollout_dynamics")
+    assert {"00_start_here", *main} <= names
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda p: p.stem)
@@ -47,9 +55,10 @@ def test_structure(path):
     assert notebook.metadata.kernelspec.name == "python3"
     assert notebook.cells[0].cell_type == "markdown"
     assert notebook.cells[0].source.startswith("# ")
-    cells = code_cells(path)
-    assert notebooks.TAG in cells[0].metadata.get("tags", ()), "the first code cell holds the parameters"
-    assert notebooks.parameters(path)
+    tagged = [notebooks.TAG in cell.metadata.get("tags", ()) for cell in code_cells(path)]
+    assert tagged[0], "the first code cell holds the parameters"
+    assert sum(tagged) == 1, "parameters stand in one cell"
+    assert notebooks.parameters(path), "refuses whatever is no literal"
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda p: p.stem)
@@ -58,7 +67,7 @@ def test_cells_are_short_and_define_nothing(path):
         assert len(cell.source.splitlines()) <= LINES, cell.source
         assert not re.search(r"^\s*[!%]", cell.source, re.MULTILINE), cell.source
         for node in ast.walk(ast.parse(cell.source)):
-            assert not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)), cell.source
+            assert not isinstance(node, DEFINITIONS), cell.source
             assert not (isinstance(node, ast.Constant) and str(node.value).startswith(("/", "~"))), (
                 cell.source
             )
@@ -69,9 +78,17 @@ def test_what_is_committed_is_clean(path):
     assert not PATHS.search("\n".join(cell.source for cell in read(path).cells))
     for cell in code_cells(path):
         assert not any(output.output_type == "error" for output in cell.outputs)
+        assert not any(output.get("name") == "stderr" for output in cell.outputs), "warnings were kept"
         for text in outputs_as_text(cell):
             assert not PATHS.search(text), text
             assert not RESIDUE.search(text), text
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda p: p.stem)
+def test_outputs_are_those_of_one_run_from_top_to_bottom(path):
+    counts = [cell.execution_count for cell in code_cells(path)]
+    never_run = not any(counts) and not any(cell.outputs for cell in code_cells(path))
+    assert never_run or counts == list(range(1, len(counts) + 1))
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda p: p.stem)
@@ -79,6 +96,28 @@ def test_names_are_explained_by_a_line_of_prose(path):
     cells = read(path).cells
     assert sum(cell.cell_type == "markdown" for cell in cells) >= 4
     assert cells[-1].cell_type == "markdown", "the last cell says what was seen and what this cannot show"
+
+
+@pytest.fixture(scope="module")
+def small_store(tmp_path_factory):
+    store = tmp_path_factory.mktemp("store")
+    finished_run(store, key("rollout-gdro"))
+    return store
+
+
+@pytest.mark.parametrize("place", ["root", "own", "elsewhere"])
+def test_a_notebook_runs_alike_wherever_it_is_started(small_store, tmp_path, place):
+    folder = {"root": FOLDER.parent, "own": FOLDER, "elsewhere": tmp_path}[place]
+    given = {"store": str(small_store), "scales": ["tiny-s"], "arms": ["rollout-gdro"], "seeds": [0]}
+    words = [word for name, value in given.items() for word in ("-p", name, str(value))]
+    source, target = FOLDER / "08_rollout_dynamics.ipynb", tmp_path / "out" / "done.ipynb"
+    left = sorted(p.name for p in folder.iterdir())
+    done = command(source, target, *words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    printed = "".join(text for cell in code_cells(target) for text in outputs_as_text(cell))
+    assert "runs: tiny-s: rollout-gdro (seed 0); commit 000000000" in printed
+    assert "not in the store" not in printed
+    assert sorted(p.name for p in folder.iterdir() if p != target.parent) == left
 
 
 # the runner
@@ -136,12 +175,13 @@ def test_a_notebook_without_plain_parameters_is_refused(tmp_path, sources, tagge
         notebooks.parameters(tmp_path / "none.ipynb")
 
 
-def command(*words):
+def command(*words, cwd=None):
     return subprocess.run(
         [sys.executable, "-m", "gdro.notebooks", *map(str, words)],
         capture_output=True,
         text=True,
         check=False,
+        cwd=cwd,
     )
 
 
@@ -187,25 +227,27 @@ def jobs(done):
 
 
 def test_a_finished_run_is_not_run_again_and_a_trained_one_not_trained_again(tmp_path):
-    from run_store import SETTINGS, finished_run, key, record
+    from run_store import SETTINGS, record
 
     from gdro.run_writer import RunWriter
 
     chosen = ["all", "--config", f"store={tmp_path}", "scales=tiny-s", "arms=[grpo,joint]", "seeds=[0,1]"]
-    assert jobs(snakemake(*chosen)) == {"train": 4, "evaluate": 4, "figures_all": 1}
+    figures = {"figures_all_06": 1, "figures_all_07": 1, "figures_all_08": 1}
+    assert jobs(snakemake(*chosen)) == {"train": 4, "evaluate": 4, **figures}
     for seed in (0, 1):
         finished_run(tmp_path, key("grpo", seed))
-    assert jobs(snakemake(*chosen)) == {"train": 2, "evaluate": 2, "figures_all": 1}
+    assert jobs(snakemake(*chosen)) == {"train": 2, "evaluate": 2, **figures}
     with RunWriter.open(tmp_path, key("joint", 0), SETTINGS) as writer:
         record(writer, 1, 6)
         writer.trained()
     (key("joint", 0).folder(tmp_path) / "04_train.ipynb").touch()
-    assert jobs(snakemake(*chosen)) == {"train": 1, "evaluate": 2, "figures_all": 1}
+    assert jobs(snakemake(*chosen)) == {"train": 1, "evaluate": 2, **figures}
     for seed in (0, 1):
         (key("joint", seed).folder(tmp_path) / "manifest.json").unlink(missing_ok=True)
         finished_run(tmp_path, key("joint", seed))
-    assert jobs(snakemake(*chosen)) == {"figures_all": 1}
-    (tmp_path / "06_main_results.ipynb").touch()
+    assert jobs(snakemake(*chosen)) == figures
+    for name in ("06_main_results", "07_prompt_dynamics", "08_rollout_dynamics"):
+        (tmp_path / f"{name}.ipynb").touch()
     assert jobs(snakemake(*chosen)) == {}
 
 
