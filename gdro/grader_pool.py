@@ -1,7 +1,7 @@
 """Grading processes that can be ended: a deadline for every pair, a warm spare for the one that is killed.
 
 Started as modules, they need no importable main program: they work from a script on standard input, from a
-notebook, from a thread and under torchrun. POSIX only.
+notebook, from a thread and under torchrun. Linux only.
 """
 
 import contextlib

@@ -39,7 +39,8 @@ _SYMBOLS_AT_END = re.compile(r"(?<![a-zA-Z\\])(?!(?:cm|mm|km|kg|ft)\Z)([a-zA-Z]{
 def read(text):
     """The SymPy object that ``text``, put into a box, stands for, or None.
 
-    The box matters: outside of one math-verify takes parts of a formula for the answer.
+    The box matters: outside of one math-verify takes parts of a formula for the answer. A formula with a
+    division by zero in it counts as unread: any other would equal it.
     """
     boxed = "\\boxed{" + _SYMBOLS_AT_END.sub(r"{\1}", text) + "}"
     found = parse(
@@ -49,7 +50,7 @@ def read(text):
         extraction_mode="first_match",
         parsing_timeout=None,
     )
-    return found[0] if found else None
+    return found[0] if found and not found[0].has(sympy.zoo, sympy.nan) else None
 
 
 @lru_cache(maxsize=4096)
@@ -65,7 +66,7 @@ def compare(gold, answer):
     if expected is None:
         return "bad_gold"
     given = read(answer)
-    if given is None or given in (sympy.zoo, sympy.nan):
+    if given is None:
         return "unparsable"
     if another_bracket(gold, expected, answer, given) or not verify(expected, given, timeout_seconds=None):
         return "wrong"

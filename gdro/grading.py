@@ -34,6 +34,7 @@ _DECIMAL = re.compile(
     rf"([+-]?) ?({_WHOLE})?(?:\.([0-9]*))?"
     r"(?: ?\\(?:times|cdot) ?10 ?\^ ?(?:([0-9])|\{ ?([+-]?[0-9]{1,3}) ?\}))?"
 )
+_BASED = re.compile(r"([0-9][0-9A-Za-z]*) ?_ ?(?:([0-9])|\{ ?([0-9]+) ?\})")
 
 _LARGE_EXPONENT = re.compile(rf"\^[\s{{(+-]*[0-9]{{{MAX_EXPONENT_DIGITS + 1},}}")
 _LARGE_FACTORIAL = re.compile(rf"[0-9]{{{MAX_EXPONENT_DIGITS + 1},}}[\s)}}]*!|![\s)}}]*!")
@@ -121,6 +122,16 @@ def same_number(first, second):
         return False
     close = 2 * abs(exact.value - rounded.value) <= rounded.last_place
     return close and abs(rounded.value) >= 10**5 * rounded.last_place
+
+
+def numeral(text):
+    r"""The digits and the base of a numeral that states its base, or None where ``text`` is anything else.
+
+    >>> numeral("1010_2"), numeral("1010_{2}"), numeral("1010")
+    (('1010', 2), ('1010', 2), None)
+    """
+    match = _BASED.fullmatch(text)
+    return match and (match[1].lstrip("0").upper(), int(match[2] or match[3]))
 
 
 def danger(text):

@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 
 from gdro.grader_pool import GraderPool
-from gdro.grading import MAX_LENGTH, danger, last_box, number, plain, same_number
+from gdro.grading import MAX_LENGTH, danger, last_box, number, numeral, plain, same_number
 
 logger = logging.getLogger(__name__)
 
@@ -87,9 +87,7 @@ def verdicts(completions, answer) -> list[str | None]:
     pairs = [(_plain(gold), _plain(last_box(_text(c)))) for c, gold in zip(completions, answer, strict=True)]
     found = [_verdict_of_text(*pair) for pair in pairs]
     hard = [i for i, verdict in enumerate(found) if verdict == "open"]
-    for i, verdict in zip(
-        hard, _pool(os.getpid()).grade([pairs[i] for i in hard]) if hard else (), strict=True
-    ):
+    for i, verdict in zip(hard, _grade([pairs[i] for i in hard]), strict=True):
         found[i] = verdict
     return found
 
@@ -174,6 +172,9 @@ def _verdict_of_text(gold, answer):
         numbers = number(gold), number(answer)
         if None not in numbers:
             return "correct" if same_number(*numbers) else "wrong"
+        numerals = numeral(gold), numeral(answer)
+        if None not in numerals:
+            return "correct" if numerals[0] == numerals[1] else "wrong"
     if danger(gold):
         return "bad_gold"
     return "refused" if danger(answer) else "open"

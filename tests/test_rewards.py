@@ -111,6 +111,9 @@ def test_reported_cases_one_by_one_from_a_thread_with_a_grading_after_each():
         ("2t", "2", "wrong"),
         ("2ab", "2", "wrong"),
         ("t + 5", "5 + t", "correct"),
+        ("52_8", "52_{8}", "correct"),
+        ("52_8", "52_4", "wrong"),
+        (r"c^{2}(\gamma^{2}-1)", r"c^{2}(\gamma^{2}-9)", "bad_gold"),  # read as the function, at its pole
         ("5", r"5 \mathrm{~cm}", "correct"),
         ("90", r"90^\circ", "correct"),
         ("1,2", "2, 1", "correct"),
@@ -121,6 +124,7 @@ def test_reported_cases_one_by_one_from_a_thread_with_a_grading_after_each():
         ("3", r"\frac{1}{", "no_answer"),
         ("3", "1+", "unparsable"),
         ("3", r"\frac{1}{0}", "unparsable"),
+        (r"x + 1", r"x + \frac{1}{0}", "unparsable"),
         ("3", "9^{9^{9^9}}", "refused"),
         ("3", "(9^9)!", "timeout"),
         ("1:2:3:\\ldots", "7x", "bad_gold"),
