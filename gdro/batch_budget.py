@@ -27,8 +27,8 @@ class Budget:
         mean = checks.real_number("mean_budget", self.mean_budget)
         if not arms[0] <= mean <= arms[-1]:
             raise ValueError(
-                f"mean_budget {self.mean_budget} is outside the arms {arms[0]}..{arms[-1]}; choose it "
-                "inside, or other arms"
+                f"mean_budget {self.mean_budget} is outside the arms {arms[0]}..{arms[-1]}; "
+                "choose it inside, or other arms"
             )
         object.__setattr__(self, "arms", arms)
         object.__setattr__(self, "mean_budget", int(mean) if mean == int(mean) else mean)
@@ -71,6 +71,25 @@ class Budget:
         options = options[met if met.any() else possible]
         own = int(options[np.argmin(np.abs(options - wanted))])
         return total - own, own
+
+
+class BudgetedRule:
+    """What every rule with ``settings`` of a `Budget` tells of them."""
+
+    @property
+    def num_bins(self):
+        """Number of bins B."""
+        return self.settings.num_bins
+
+    @property
+    def arms(self):
+        """The arms, a tuple of A rollout counts."""
+        return self.settings.budget.arms
+
+    @property
+    def mean_budget(self):
+        """Rollouts per prompt; an int where it is whole."""
+        return self.settings.budget.mean_budget
 
 
 @dataclass(frozen=True, eq=False)

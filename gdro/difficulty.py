@@ -4,47 +4,18 @@ Section 3.1, eqs. (10) and (11), Panaganti et al. 2026. Bin 0 is the lowest pass
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import numpy as np
 from scipy.special import betainc
 
 from gdro import checks, windows
+from gdro.difficulty_settings import DifficultySettings, inner_edges
 from gdro.statistics import beta_prior, miss_probability
 
-_ESTIMATORS = ("any", "unbiased", "posterior")
 _ON_EDGE = 1e-9
 _UNSEEN = (1.0, 1.0)  # the prior before the first fit: uniform
 _MOST_ROLLOUTS = np.iinfo(np.uint32).max
-
-
-@dataclass(frozen=True)
-class DifficultySettings:
-    """Settings of `OnlineDifficultyClassifier`, checked when made; ``inner_edges`` ascending in (0, 1)."""
-
-    num_prompts: int
-    inner_edges: tuple
-    window: int
-    hysteresis: float
-    estimator: str
-    k: int
-    confidence: float
-    exclude_extremes: bool
-
-    def __post_init__(self):
-        checks.whole_number("num_prompts", self.num_prompts, low=1)
-        checks.whole_number("window", self.window, low=1)
-        checks.one_of("estimator", self.estimator, _ESTIMATORS)
-        checks.whole_number("k", self.k, low=1)
-        checks.real_number("confidence", self.confidence, low=0.5, below=1)
-        checks.one_of("exclude_extremes", self.exclude_extremes, (False, True))
-        narrowest = np.diff([0.0, *self.inner_edges, 1.0]).min()
-        checks.real_number("hysteresis", self.hysteresis, low=0)
-        if self.hysteresis >= narrowest:
-            raise ValueError(
-                f"hysteresis {self.hysteresis} must be smaller than the narrowest bin, {narrowest:.6g} wide; "
-                "lower it, or use fewer bins"
-            )
 
 
 class OnlineDifficultyClassifier:
@@ -97,7 +68,7 @@ class OnlineDifficultyClassifier:
     ):
         self.settings = DifficultySettings(
             num_prompts=num_prompts,
-            inner_edges=_inner_edges(edges),
+            inner_edges=inner_edges(edges),
             window=window,
             hysteresis=hysteresis,
             estimator=estimator,
@@ -282,8 +253,8 @@ class OnlineDifficultyClassifier:
         }
 
     def load_state_dict(self, state):
-        """Continue from ``state``; raises ``ValueError``, nothing changed, for other settings or a damaged
-        state."""
+        """Continue from ``state``; raises ``ValueError``, nothing changed, where it is damaged or of other
+        settings."""
         owner = "OnlineDifficultyClassifier"
         checks.check_settings(owner, asdict(self.settings), state)
         shape = (self.num_prompts,)
@@ -299,19 +270,6 @@ class OnlineDifficultyClassifier:
         ]
         self._calls, self._prior = int(plain[0]), (float(plain[1]), float(plain[2]))
         self._visits, self._bins, self._window = visits, bins, window
-
-
-def _inner_edges(edges):
-    """Ascending inner edges in (0, 1) from a number of equal bins or from the edges themselves."""
-    if isinstance(edges, (int, np.integer)) and not isinstance(edges, bool):
-        bins = checks.whole_number("edges", edges, low=1)
-        return tuple(b / bins for b in range(1, bins))
-    inner = checks.finite_array("edges", edges, remedy="give ascending inner edges in (0, 1)")
-    if inner.size and not (inner[0] > 0 and inner[-1] < 1 and (np.diff(inner) > 0).all()):
-        raise ValueError(
-            f"edges must ascend strictly inside (0, 1), got {inner.tolist()}; leave out 0 and 1 themselves"
-        )
-    return tuple(inner.tolist())
 
 
 def _beta_misses(a, b, k):

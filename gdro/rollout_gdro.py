@@ -7,7 +7,7 @@ import numpy as np
 
 from gdro import checks
 from gdro.allocation import assignment_marginals, best_assignment, sample_assignment
-from gdro.batch_budget import Batch, Budget
+from gdro.batch_budget import Batch, Budget, BudgetedRule
 from gdro.reward_variance import RewardVariance
 from gdro.rollout_settings import RolloutSettings
 from gdro.simplex import log_softmax_with_floor
@@ -28,7 +28,7 @@ class _LastPlan:
     realised: float
 
 
-class RolloutGDRO:
+class RolloutGDRO(BudgetedRule):
     """One bandit a bin over the arms (rollouts per prompt), held together by an exact budget and its price.
 
     At planning p_b(n) = (1 - exploration) softmax_n(step_size (S_b(n) - price (n - mean_budget))) +
@@ -120,21 +120,6 @@ class RolloutGDRO:
         adversary = cls(num_bins, arms=arms, mean_budget=mean_budget, price_step_size=price_step_size)
         adversary.settings = replace(adversary.settings, released=True)
         return adversary
-
-    @property
-    def num_bins(self):
-        """Number of bins B."""
-        return self.settings.num_bins
-
-    @property
-    def arms(self):
-        """The arms, a tuple of A rollout counts."""
-        return self.settings.budget.arms
-
-    @property
-    def mean_budget(self):
-        """Rollouts per prompt; an int where it is whole."""
-        return self.settings.budget.mean_budget
 
     @property
     def scores(self):
@@ -245,8 +230,8 @@ class RolloutGDRO:
         if other.any():
             at = int(np.argmax(other))
             raise ValueError(
-                f"bins[{at}] is {bins[at]}, planned was {planned[at]}; observe with the bins of the last "
-                "plan, or -1 for a prompt that takes no part"
+                f"bins[{at}] is {bins[at]}, planned was {planned[at]}; "
+                "observe with the bins of the last plan, or -1 for a prompt that takes no part"
             )
         return self._plan, bins
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 from gdro import checks
 from gdro.allocation import variance_optimal
-from gdro.batch_budget import Batch, Budget
+from gdro.batch_budget import Batch, Budget, BudgetedRule
 from gdro.reward_variance import RewardVariance
 
 
@@ -22,7 +22,7 @@ class SquareRootLawSettings:
         checks.real_number("ema_rate", self.ema_rate, above=0, high=1)
 
 
-class SquareRootLaw:
+class SquareRootLaw(BudgetedRule):
     """The integer form of the square-root law (30): least sum_b counts_b v_b / n_b at the exact budget.
 
     Theorem 4.2, Panaganti et al. 2026, put to work directly: v_b is a running mean of the prompts' unbiased
@@ -45,21 +45,6 @@ class SquareRootLaw:
     def __init__(self, num_bins, arms, mean_budget, ema_rate=0.1):
         self.settings = SquareRootLawSettings(num_bins, Budget(arms, mean_budget), ema_rate)
         self._variance = RewardVariance(num_bins, ema_rate)
-
-    @property
-    def num_bins(self):
-        """Number of bins B."""
-        return self.settings.num_bins
-
-    @property
-    def arms(self):
-        """The arms, a tuple of A rollout counts."""
-        return self.settings.budget.arms
-
-    @property
-    def mean_budget(self):
-        """Rollouts per prompt; an int where it is whole."""
-        return self.settings.budget.mean_budget
 
     @property
     def variances(self):

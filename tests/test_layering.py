@@ -24,6 +24,7 @@ LAYERS = [
         "reward_variance",
         "statistics",
         "windows",
+        "difficulty_settings",
     },
     {"difficulty", "prompt_gdro", "exp3p", "rollout_gdro", "sqrt_law"},
     {"plan", "outcomes", "report", "controller"},
