@@ -65,8 +65,8 @@ def advantages(
         return torch.nan_to_num((scores - torch.nanmean(scores)) / (spread + EPSILON), nan=0.0), spread
     if aggregation != "sum_then_normalize":
         raise ValueError(
-            f"unknown multi_objective_aggregation {aggregation!r}; known: 'sum_then_normalize', "
-            "'normalize_then_sum'"
+            f"unknown multi_objective_aggregation {aggregation!r}; "
+            "known: 'sum_then_normalize', 'normalize_then_sum'"
         )
     rewards = total_reward(rewards_per_func, weights)
     mean, spread = group_statistics(rewards, sizes, std)

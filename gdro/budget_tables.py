@@ -285,7 +285,7 @@ def _draw(logits, rng):
 
 def _no_probability(problem):
     return ValueError(
-        f"no assignment of positive probability spends {problem.budget} rollouts above the smallest arm on "
-        f"bins of {problem.counts.tolist()} prompts; allow more arms (log_probs above -inf) or "
-        "change the budget"
+        f"no assignment of positive probability spends {problem.budget} rollouts above the smallest arm "
+        f"on bins of {problem.counts.tolist()} prompts; "
+        "allow more arms (log_probs above -inf) or change the budget"
     )

@@ -50,8 +50,8 @@ def read_state(folder, stem):
         if not (folder / f"{stem}{suffix}").is_file():
             raise ValueError(
                 f"{folder} has no {stem}{suffix}: it was not written by GDROTrainer, or not to its end; "
-                "resume from another checkpoint (gdro.checkpoints.latest_complete finds it), or start anew "
-                "in an empty folder"
+                "resume from another checkpoint (gdro.checkpoints.latest_complete finds it), "
+                "or start anew in an empty folder"
             )
     content = json.loads((folder / f"{stem}.json").read_text())
     if content.get("schema") != SCHEMA:
@@ -102,8 +102,8 @@ def why_incomplete(folder):
 
 
 def checkpoint_folders(output_dir):
-    """Folders ``checkpoint-<step>`` in ``output_dir``, by ascending step; an empty list where there are
-    none."""
+    """Folders ``checkpoint-<step>`` in ``output_dir``, by ascending step; where there are none, an empty
+    list."""
     root = Path(output_dir)
     if not root.is_dir():
         return []
@@ -137,8 +137,8 @@ def check_settings(saved, own):
     if keys:
         both = "; ".join(f"{key}: saved {saved.get(key)!r}, here {own.get(key)!r}" for key in keys)
         raise ValueError(
-            f"the checkpoint was written under other settings ({both}); train with the saved ones, or start "
-            "anew in an empty folder"
+            f"the checkpoint was written under other settings ({both}); "
+            "train with the saved ones, or start anew in an empty folder"
         )
 
 

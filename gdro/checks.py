@@ -134,14 +134,13 @@ def check_settings(owner, own, state):
         keys = [key for key in sorted({*saved, *own}) if saved.get(key) != own.get(key)]
         both = "; ".join(f"{key}: saved {saved.get(key)!r}, here {own.get(key)!r}" for key in keys)
         raise ValueError(
-            f"the state of {owner} was saved under other settings ({both}); rebuild it with the saved "
-            "settings, or start without this state"
+            f"the state of {owner} was saved under other settings ({both}); "
+            "rebuild it with the saved settings, or start without this state"
         )
 
 
 def state_array(owner, state, key, *, shape, kind):
-    """Return a copy of the array ``state[key]``, refusing a missing one, another shape or another dtype
-    kind."""
+    """Return a copy of the array ``state[key]``; a missing one, another shape or dtype kind is refused."""
     if key not in state:
         raise ValueError(f"the state of {owner} lacks {key!r}; it has {sorted(state)}: the file is not whole")
     array = np.array(state[key])

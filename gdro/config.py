@@ -99,8 +99,8 @@ class GDROConfig(GDROOptions, GRPOConfig):
         if "seed" in (self.generation_kwargs or {}):
             raise ValueError(
                 f"generation_kwargs has seed={self.generation_kwargs['seed']!r}, which gives all rollouts "
-                "of a prompt the same text, so that every advantage is 0; remove it and set `seed` of the "
-                "config"
+                "of a prompt the same text, so that every advantage is 0; "
+                "remove it and set `seed` of the config"
             )
 
     def _check_surrogate(self):
@@ -110,9 +110,9 @@ class GDROConfig(GDROOptions, GRPOConfig):
                 f"signal='surrogate' is identically 0 with beta={self.beta} and one optimiser step per "
                 f"generation (gradient_accumulation_steps={self.gradient_accumulation_steps}, "
                 f"steps_per_generation={self.steps_per_generation}, num_iterations={self.num_iterations}): "
-                "the ratio is always 1 and advantages sum to 0 in a rollout group. Set "
-                "steps_per_generation above gradient_accumulation_steps, or num_iterations > 1, or beta > "
-                "0, or signal='error'"
+                "the ratio is always 1 and advantages sum to 0 in a rollout group. "
+                "Set steps_per_generation above gradient_accumulation_steps, or num_iterations > 1, "
+                "or beta > 0, or signal='error'"
             )
 
     def _check_budget(self):
@@ -121,8 +121,8 @@ class GDROConfig(GDROOptions, GRPOConfig):
         if not self.rollouts_min <= self.num_generations <= self.rollouts_max:
             raise ValueError(
                 f"num_generations={self.num_generations} is the mean number of rollouts a prompt and must "
-                f"lie within the arms {self.rollouts_min}..{self.rollouts_max}; set num_generations inside, "
-                "or move rollouts_min / rollouts_max"
+                f"lie within the arms {self.rollouts_min}..{self.rollouts_max}; "
+                "set num_generations inside, or move rollouts_min / rollouts_max"
             )
 
     @property

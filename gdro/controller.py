@@ -147,8 +147,8 @@ class Controller:
     def _check_plan(self, plan):
         if plan.cycle != self.cycle:
             raise ValueError(
-                f"the plan is of cycle {plan.cycle}, the controller is at cycle {self.cycle}; observe "
-                "each plan once, before the next is made"
+                f"the plan is of cycle {plan.cycle}, the controller is at cycle {self.cycle}; "
+                "observe each plan once, before the next is made"
             )
         if plan is self._planned:
             return
@@ -240,8 +240,8 @@ class Controller:
     def _check_state(self, state):
         if "schema" not in state or int(state["schema"]) != _SCHEMA:
             raise ValueError(
-                f"the state has schema {state.get('schema')!r}, this version reads {_SCHEMA}; use the "
-                "version that wrote it"
+                f"the state has schema {state.get('schema')!r}, this version reads {_SCHEMA}; "
+                "use the version that wrote it"
             )
         for key, own in (
             ("num_prompts", self.classifier.num_prompts),
@@ -290,8 +290,7 @@ def _agreed_budget(mean_budget, rollout):
 
 
 def _agreed_bins(classifier, prompt, rollout, labels):
-    """Number of bins; the adversaries must have the classifier's, or, with fixed labels, enough for the
-    labels."""
+    """Number of bins; the adversaries must have the classifier's, or with fixed labels enough for them."""
     counts = {
         name: part.num_bins for name, part in (("prompt", prompt), ("rollout", rollout)) if part is not None
     }

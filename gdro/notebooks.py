@@ -65,9 +65,8 @@ def check(notebook, given: dict) -> None:
         default = known[name]
         if default is not None and value is not None and type(value) is not type(default):
             raise ValueError(
-                f"{Path(notebook).name}: {name}={value!r} is a {type(value).__name__}, and its default "
-                f"{default!r} a "
-                f"{type(default).__name__}: give one of that type"
+                f"{Path(notebook).name}: {name}={value!r} is a {type(value).__name__}, "
+                f"and its default {default!r} a {type(default).__name__}: give one of that type"
             )
 
 

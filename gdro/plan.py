@@ -51,8 +51,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, state):
-        """The plan that `to_dict` wrote. Raises ``ValueError`` where a key is missing or the lengths
-        differ."""
+        """The plan that `to_dict` wrote; ``ValueError`` where a key is missing or the lengths differ."""
         missing = [key for key in ("cycle", "prompt_ids", "bins", "rollouts", "weights") if key not in state]
         if missing:
             raise ValueError(f"this is not a saved plan: it lacks {', '.join(missing)}")

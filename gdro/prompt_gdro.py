@@ -121,8 +121,7 @@ class PromptGDRO:
 
     @property
     def weights(self):
-        """(B,) omega = exp(step_size * clip(S, -C, C)), eq. (14), before the cap; 1 for bins never
-        observed."""
+        """(B,) omega = exp(step_size * clip(S, -C, C)), eq. (14), before the cap; 1 where never observed."""
         s = self.settings
         return np.exp(s.step_size * np.clip(self._scores, -s.score_clip, s.score_clip))
 
@@ -140,8 +139,7 @@ class PromptGDRO:
         return softmax_with_floor(logits, s.exploration)
 
     def bin_weights(self, bins):
-        """(B,) weight that ``weights_for(bins)`` gives each bin, also those without a prompt in this
-        batch."""
+        """(B,) weight that ``weights_for(bins)`` gives each bin, also those without a prompt."""
         bins = self._checked_bins(bins)
         return self._bin_weights(bins)
 

@@ -113,8 +113,8 @@ class ResumableGRPOTrainer(GRPOTrainer):
             resume_from_checkpoint = checkpoints.latest_complete(self.args.output_dir)
             if resume_from_checkpoint is None:
                 raise ValueError(
-                    f"no complete checkpoint in {self.args.output_dir}; call train() without "
-                    "resume_from_checkpoint to start"
+                    f"no complete checkpoint in {self.args.output_dir}; "
+                    "call train() without resume_from_checkpoint to start"
                 )
         if resume_from_checkpoint:
             self._restore(resume_from_checkpoint)
@@ -130,9 +130,8 @@ class ResumableGRPOTrainer(GRPOTrainer):
         reason = checkpoints.why_incomplete(folder)
         if reason is not None:
             raise ValueError(
-                f"{folder} is not a complete checkpoint: {reason}; "
-                f"gdro.checkpoints.latest_complete({str(Path(folder).parent)!r}) finds the newest complete "
-                "one"
+                f"{folder} is not a complete checkpoint: {reason}; the newest complete one is found by "
+                f"gdro.checkpoints.latest_complete({str(Path(folder).parent)!r})"
             )
         if shared["save_only_model"]:
             raise ValueError(

@@ -48,8 +48,8 @@ class RolloutSettings:
     def _check_importance_weighted(self):
         if self.selection != "sample":
             raise ValueError(
-                f"importance_weighted=True needs selection='sample', got {self.selection!r}: the arg max has "
-                "propensity 0 or 1"
+                f"importance_weighted=True needs selection='sample', got {self.selection!r}: "
+                "the arg max has propensity 0 or 1"
             )
         if self.utility == "variance":
             raise ValueError(

@@ -53,8 +53,8 @@ def fixed_bins(dataset, column, numbers):
         labels = np.unique(labels, return_inverse=True)[1]
     if labels.dtype.kind not in "iu" or (labels.size and labels.min() < 0):
         raise ValueError(
-            f"bin_column {column!r} must hold texts, or whole numbers from 0 up, got {labels[:3].tolist()} "
-            "...; map it to those"
+            f"bin_column {column!r} must hold texts, or whole numbers from 0 up, "
+            f"got {labels[:3].tolist()} ...; map it to those"
         )
     bins = np.full(numbers.max(initial=-1) + 1, -1, dtype=np.int64)
     bins[numbers] = labels

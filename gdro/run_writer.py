@@ -98,8 +98,8 @@ class RunWriter:
                 refuse_other_settings(key, manifest, settings)
                 if manifest["stage"] == "finished":
                     raise RunError(
-                        f"run {key} is finished: read it, or remove its folder from the store to make it "
-                        "again"
+                        f"run {key} is finished: read it, "
+                        "or remove its folder from the store to make it again"
                     )
                 present = [t for t in ("steps", "bins") if (key.folder(store) / f"{t}.parquet").is_file()]
                 tables = {t: runs.read_table(store, key, t) for t in present}
@@ -131,8 +131,8 @@ class RunWriter:
         step = int(step_row["step"])
         if step <= self.last_step:
             raise RunError(
-                f"run {self.key}: step {step} after step {self.last_step}: cut the record back before "
-                "resuming"
+                f"run {self.key}: step {step} after step {self.last_step}: "
+                "cut the record back before resuming"
             )
         self._rows["steps"].append(dict(step_row))
         self._rows["bins"].extend({"step": step, **row} for row in bin_rows)
@@ -143,8 +143,7 @@ class RunWriter:
         if step > self.last_step:
             raise RunError(
                 f"run {self.key}: its record ends at step {self.last_step} and its checkpoint is at {step}: "
-                "remove its "
-                "checkpoints folder to start it anew"
+                "remove its checkpoints folder to start it anew"
             )
         for table, rows in self._rows.items():
             self._rows[table] = [r for r in rows if r["step"] <= step]
@@ -166,8 +165,8 @@ class RunWriter:
         """Write the evaluations and, last of all, the manifest that says the run is finished."""
         if self.manifest["stage"] != "trained":
             raise RunError(
-                f"run {self.key} is {self.manifest['stage']}: train it to the end before its evaluation is "
-                "stored"
+                f"run {self.key} is {self.manifest['stage']}: "
+                "train it to the end before its evaluation is stored"
             )
         self._write("evaluations", evaluations)
         self.manifest.update(plain(facts), stage="finished", finished=True)
@@ -195,6 +194,6 @@ def refuse_other_settings(key, manifest, settings):
         )
         more = f"; and {len(changed) - 4} more" if len(changed) > 4 else ""
         raise RunError(
-            f"run {key} was made with other settings ({pairs}{more}): use those, another store, or remove "
-            "its folder from the store"
+            f"run {key} was made with other settings ({pairs}{more}): "
+            "use those, another store, or remove its folder from the store"
         )

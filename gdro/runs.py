@@ -66,9 +66,8 @@ class RunKey:
             name = getattr(self, field)
             if not isinstance(name, str) or not _NAME.fullmatch(name):
                 raise RunError(
-                    f"{field} {name!r} is not a name for a run: use letters, digits, '-', '_' and '.', "
-                    "starting with a "
-                    "letter or digit"
+                    f"{field} {name!r} is not a name for a run: "
+                    "use letters, digits, '-', '_' and '.', starting with a letter or digit"
                 )
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise RunError(f"seed {self.seed!r} is not a name for a run: use an integer >= 0")
@@ -127,15 +126,14 @@ def read_manifest(store, key: RunKey) -> dict | None:
         )
     if manifest["schema"] != SCHEMA:
         raise RunError(
-            f"run {key}: schema {manifest['schema']} where this version reads {SCHEMA}: use the version that "
-            "made it, or "
-            f"{_redo(key)}"
+            f"run {key}: schema {manifest['schema']} where this version reads {SCHEMA}: "
+            f"use the version that made it, or {_redo(key)}"
         )
     here = (manifest["scale"], manifest["arm"], manifest["seed"])
     if here != (key.scale, key.arm, key.seed):
         raise RunError(
-            f"run {key}: its manifest says {here[0]}/{here[1]}/seed-{here[2]}: it was moved here from "
-            "elsewhere; move it back"
+            f"run {key}: its manifest says {here[0]}/{here[1]}/seed-{here[2]}: "
+            "it was moved here from elsewhere; move it back"
         )
     if manifest["stage"] not in STAGES or manifest["finished"] is not (manifest["stage"] == "finished"):
         raise RunError(
@@ -191,9 +189,8 @@ def read_run(store, key: RunKey) -> Run:
     tables = {t: read_table(store, key, t) for t in TABLES}
     if tables["steps"]["step"].max() != manifest["steps"]:
         raise RunError(
-            f"run {key}: steps.parquet ends at step {tables['steps']['step'].max()} and its manifest at "
-            f"{manifest['steps']}: "
-            f"{_redo(key)}"
+            f"run {key}: steps.parquet ends at step {tables['steps']['step'].max()} "
+            f"and its manifest at {manifest['steps']}: {_redo(key)}"
         )
     return Run(key, manifest, **tables)
 

@@ -71,8 +71,8 @@ class GDROTrainer(ResumableGRPOTrainer):
         super().__init__(model, reward_funcs, args, train_dataset, *rest, **kwargs)
         if args.success_reward is not None and args.success_reward not in self.reward_func_names:
             raise ValueError(
-                f"success_reward {args.success_reward!r} is no reward function; they are "
-                f"{', '.join(self.reward_func_names)}"
+                f"success_reward {args.success_reward!r} is no reward function; "
+                f"they are {', '.join(self.reward_func_names)}"
             )
         for at, name in enumerate(self.reward_func_names):
             if not isinstance(self.reward_funcs[at], nn.Module):
@@ -121,8 +121,7 @@ class GDROTrainer(ResumableGRPOTrainer):
         return output
 
     def _take_rows(self, inputs):
-        """(P,) rows of the data set in this generation, over all processes, and the inputs without that
-        column."""
+        """(P,) rows of the data set in this generation, of all processes; the inputs without that column."""
         local = torch.tensor([example[data_rows.ROW] for example in inputs], device=self.accelerator.device)
         rows = self.accelerator.gather(local).cpu().numpy().reshape(-1, self.num_generations)
         if (rows != rows[:, :1]).any():
@@ -143,8 +142,8 @@ class GDROTrainer(ResumableGRPOTrainer):
         every = self.accelerator.gather(own.unsqueeze(0))
         if not bool((every == every[0]).all()):
             raise RuntimeError(
-                f"the processes made different plans in cycle {plan.cycle}; run them on one kind of machine "
-                "with the same versions, seeds and data"
+                f"the processes made different plans in cycle {plan.cycle}; "
+                "run them on one kind of machine, with the same versions, seeds and data"
             )
 
     def _repacked(self, inputs, plan):
@@ -243,8 +242,8 @@ class GDROTrainer(ResumableGRPOTrainer):
             bad = ~torch.isfinite(scores[:, at]) & torch.tensor(isinstance(self.reward_funcs[at], nn.Module))
             if bool(bad.any()):
                 raise ValueError(
-                    f"the reward model {name!r} gave {scores[bad, at][0].item()}; rewards must be finite "
-                    "numbers"
+                    f"the reward model {name!r} gave {scores[bad, at][0].item()}; "
+                    "rewards must be finite numbers"
                 )
         if self.model.training:
             self._scores = scores
@@ -328,8 +327,8 @@ class GDROTrainer(ResumableGRPOTrainer):
         if (state["controller"] is None) != (self.controller is None):
             here, saved = ("has none", "one") if self.controller is None else ("has one", "none")
             raise ValueError(
-                f"the checkpoint was saved with {saved} controller, this trainer {here}; use the same kind "
-                "of data set"
+                f"the checkpoint was saved with {saved} controller, this trainer {here}; "
+                "use the same kind of data set"
             )
         if self.controller is not None:
             self.controller.load_state_dict(state["controller"])

@@ -42,8 +42,7 @@ def slots(prompts, visits, window):
 
 
 class BitWindow:
-    """Whether each of a prompt's last ``window`` visits succeeded: window / 8 bytes and a count for each
-    prompt."""
+    """Whether each of a prompt's last ``window`` visits succeeded: window / 8 bytes a prompt, and a count."""
 
     arrays = ("bits", "successes")
 
@@ -114,8 +113,7 @@ class CountWindow:
             self.correct, self.rollouts = self.correct.astype(kind), self.rollouts.astype(kind)
 
     def check(self):
-        """Raise ``ValueError`` where the sums are not those of the ring, or more rollouts are right than
-        there are."""
+        """Raise ``ValueError`` for sums that are not those of the ring, or more rollouts right than there."""
         sums = (self.correct.sum(axis=1), self.rollouts.sum(axis=1))
         if not (np.array_equal(sums[0], self.correct_sum) and np.array_equal(sums[1], self.rollouts_sum)):
             raise ValueError("the saved sums are not those of the saved counts: the state was damaged")
@@ -126,8 +124,7 @@ class CountWindow:
 
 
 def restored(fresh, owner, state):
-    """Fill ``fresh``, a window just made, with the arrays of ``state``, checking shape, kind and sums;
-    returns it."""
+    """``fresh``, a window just made, filled with the arrays of ``state`` after a check of them."""
     for name in fresh.arrays:
         shape = getattr(fresh, name).shape
         setattr(fresh, name, checks.state_array(owner, state, name, shape=shape, kind="u"))
