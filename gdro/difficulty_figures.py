@@ -5,7 +5,7 @@ from itertools import cycle
 import numpy as np
 from matplotlib.figure import Figure
 
-from gdro.figure_style import BIN_MAP, WIDTH, arm_style, legend_below, seeds_text, style
+from gdro.figure_style import BIN_MAP, WIDTH, arm_style, band, in_two_lines, legend_below, seeds_text, style
 from gdro.tables import label
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -183,27 +183,13 @@ def recorded_and_simulated(recorded, simulated, smooth=10) -> Figure:
                     (simulated, SIMULATED, "simulated"),
                 ):
                     own = frame[(frame["arm"] == arm) & (frame["panel"] == panel)]
-                    _banded(
-                        axis,
-                        own,
-                        smooth,
-                        arm_style(arm)["color"] if dash == RECORDED else "black",
-                        dash,
-                        name,
-                    )
+                    seen = f"{name}, {seeds_text([own['seed'].nunique()])}"
+                    colour = arm_style(arm)["color"] if dash == RECORDED else "black"
+                    drawn = {"color": colour, "linestyle": dash, "label": seen}
+                    band(axis, own, "value", smooth, x="cycle", **drawn)
                 axis.set_title(panel if arm == arms[0] else "")
-            line[0].set_ylabel(label(arm).replace(" (", "\n("))
+            line[0].set_ylabel(in_two_lines(label(arm)))
         for axis in axes[-1]:
             axis.set_xlabel("cycle")
         legend_below(figure, axes[0, 0])
     return figure
-
-
-def _banded(axis, frame, smooth, colour, dash, name):
-    wide = frame.pivot(index="cycle", columns="seed", values="value").rolling(smooth, min_periods=1).mean()
-    text = f"{name}, {seeds_text([wide.shape[1]])}"
-    axis.plot(wide.index, wide.mean(axis=1), color=colour, linestyle=dash, label=text)
-    if wide.shape[1] > 1:
-        axis.fill_between(
-            wide.index, wide.min(axis=1), wide.max(axis=1), color=colour, alpha=0.15, linewidth=0
-        )
