@@ -8,9 +8,8 @@ in its adversary alone.
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-GENERATION_STEPS = (
-    2  # optimiser steps a generation: with one, the paper's surrogate signal is only its KL term
-)
+# optimiser steps a generation: with one, the paper's surrogate signal is only its KL term
+GENERATION_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -37,15 +36,8 @@ class Scale:
     extra: MappingProxyType = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self):
-        for name in (
-            "prompts",
-            "rollouts",
-            "cycles",
-            "max_completion",
-            "eval_completion",
-            "save_every",
-            "eval_samples",
-        ):
+        counts = ("prompts", "rollouts", "cycles", "max_completion", "eval_completion", "save_every")
+        for name in (*counts, "eval_samples"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"scale {self.name}: {name}={value!r} must be an integer of at least 1")
@@ -80,13 +72,10 @@ class StudyArm:
 
 
 def _tiny(name, **changes):
-    shared = {
-        **{"prompts": 48, "rollouts": 4, "cycles": 100, "learning_rate": 1e-4},
-        **{"max_completion": 22, "eval_completion": 28},
-    }
+    batch = {"prompts": 48, "rollouts": 4, "cycles": 100, "max_completion": 22, "eval_completion": 28}
     # on the CPU, so that a run is the same on every machine; a GPU gains nothing at this size
     extra = MappingProxyType({"use_cpu": True, "bf16": False, "gradient_checkpointing": False})
-    return Scale(name=name, family="tiny", model=name, task="tiny", extra=extra, **{**shared, **changes})
+    return Scale(name=name, family="tiny", model=name, task="tiny", extra=extra, **batch, **changes)
 
 
 def _arm(name, label, says, *, trainer="gdro", groups=None, **fields):
@@ -97,35 +86,45 @@ def _registry(*entries):
     return MappingProxyType({entry.name: entry for entry in entries})
 
 
-SCALES = _registry(_tiny("tiny-s", learning_rate=3e-4), _tiny("tiny-m"), _tiny("tiny-l"))
+# Plain GRPO at 1e-4 to 5e-4 on seeds that no recorded run uses. At 3e-4 the smaller models end where they do
+# at half of it, and lose some of what they open first.
+SCALES = _registry(
+    _tiny("tiny-s", learning_rate=1.5e-4),
+    _tiny("tiny-m", learning_rate=1.5e-4),
+    _tiny("tiny-l", learning_rate=2e-4),
+)
 
 # Appendix A, Panaganti et al. 2026, where it speaks of the optimiser: held equal over the arms.
 COMMON = MappingProxyType(
     {
-        **{
-            "beta": 0.001,
-            "epsilon": 0.2,
-            "epsilon_high": 0.28,
-            "loss_type": "grpo",
-            "scale_rewards": "group",
-        },
-        **{"advantage_clip": 5.0, "advantage_std": "population"},
-        **{"num_bins": 10, "window": 100, "hysteresis": 0.03, "estimator": "any"},
+        "beta": 0.001,
+        "epsilon": 0.2,
+        "epsilon_high": 0.28,
+        "loss_type": "grpo",
+        "scale_rewards": "group",
+        "advantage_clip": 5.0,
+        "advantage_std": "population",
+        "num_bins": 10,
+        "window": 100,
+        "hysteresis": 0.03,
+        "estimator": "any",
     }
 )
 _PROMPT = {
-    **{"prompt_gdro": True, "prompt_step_size": 0.65, "prompt_exploration": 0.01, "prompt_ema_rate": 0.12},
-    **{"max_weight": 15.0},
+    "prompt_gdro": True,
+    "prompt_step_size": 0.65,
+    "prompt_exploration": 0.01,
+    "prompt_ema_rate": 0.12,
+    "max_weight": 15.0,
 }
 _ROLLOUT = {
-    **{
-        "rollout_gdro": True,
-        "rollouts_min": 2,
-        "rollouts_max": 12,
-        "arm_step_size": 0.65,
-        "arm_exploration": 0.01,
-    },
-    **{"arm_ema_rate": 0.4, "price_step_size": 0.05},
+    "rollout_gdro": True,
+    "rollouts_min": 2,
+    "rollouts_max": 12,
+    "arm_step_size": 0.65,
+    "arm_exploration": 0.01,
+    "arm_ema_rate": 0.4,
+    "price_step_size": 0.05,
 }
 _PAPER = {"signal": "surrogate", "share_normalized": True, "rollout_weighting": "per_response"}
 _ARGUED = {"signal": "error", "share_normalized": False, "rollout_weighting": "per_prompt"}
@@ -172,8 +171,7 @@ ARMS = _registry(
         "class-gdro",
         "class-based GDRO",
         "fixed groups (family x level), cumulative scores; the step is the paper's 0.65 x 0.12, the weight "
-        "that its "
-        "moving average gives one observation",
+        "that its moving average gives one observation",
         groups="family x level",
         **(_PROMPT | {"prompt_step_size": 0.078, "prompt_score": "cumulative", "score_clip": 1000.0}),
         **_ARGUED,
@@ -238,26 +236,25 @@ def settings(scale: str, arm: str, seed: int, cycles: int | None = None) -> dict
         )
     rows = what.prompts * what.rollouts
     chosen = {
-        **{
-            "seed": seed,
-            "data_seed": seed,
-            "num_generations": what.rollouts,
-            "max_steps": (cycles or what.cycles) * 2,
-        },
-        **{"per_device_train_batch_size": rows // GENERATION_STEPS, "gradient_accumulation_steps": 1},
-        **{
-            "steps_per_generation": GENERATION_STEPS,
-            "num_iterations": 1,
-            "max_completion_length": what.max_completion,
-        },
-        **{"learning_rate": what.learning_rate, "lr_scheduler_type": "constant", "warmup_steps": 0},
-        **{"temperature": 1.0, "top_p": 1.0, "top_k": 0},
-        **{
-            "save_strategy": "steps",
-            "save_steps": what.save_every,
-            "save_total_limit": 2,
-            "logging_steps": 1,
-        },
+        "seed": seed,
+        "data_seed": seed,
+        "num_generations": what.rollouts,
+        "max_steps": (cycles or what.cycles) * GENERATION_STEPS,
+        "per_device_train_batch_size": rows // GENERATION_STEPS,
+        "gradient_accumulation_steps": 1,
+        "steps_per_generation": GENERATION_STEPS,
+        "num_iterations": 1,
+        "max_completion_length": what.max_completion,
+        "learning_rate": what.learning_rate,
+        "lr_scheduler_type": "constant",
+        "warmup_steps": 0,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "save_strategy": "steps",
+        "save_steps": what.save_every,
+        "save_total_limit": 2,
+        "logging_steps": 1,
         **COMMON,
         **what.extra,
         **how.fields,

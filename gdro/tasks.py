@@ -1,10 +1,11 @@
 """Prompts with verifiable answers: the tiny arithmetic families, their generator and their loader.
 
 A tiny prompt is a chain of one-digit terms behind the mark of its family, each term with its letter:
-``Bd3e+4f-2=``. Family B asks for twice the sum, (3 + 4 - 2) x 2 = 10. It is answered at once (``n#10``) or
-worked term by term, the letter of each term before the running sum (``ve7f5#10``). Every family opens its
-worked and its direct answers with characters of its own: a policy that learns to work in one family is not
-thereby taught to work in another, which is the heterogeneity that a robust objective needs.
+``Bd3e+4f-2=``. Family B asks for twice the sum, (3 + 4 - 2) x 2 = 10. It is answered at once (``w#10``) or
+worked term by term, the letter of each term before the running sum (``ve7f5#10``). What opens a worked
+answer in one family opens a direct one in the family before it: no character means "work" everywhere, so
+that a policy that learns to work in one family is not thereby taught to work in another. That heterogeneity
+is what a robust objective needs.
 """
 
 import hashlib
@@ -39,7 +40,7 @@ class Family:
 
 FAMILIES = tuple(
     Family(f"times-{k}", mark, k, worked, direct)
-    for k, mark, worked, direct in zip(range(1, 7), "ABCDEF", "uvwxyz", "mnopqr", strict=True)
+    for k, mark, worked, direct in zip(range(1, 7), "ABCDEF", "uvwxyz", "vwxyzu", strict=True)
 )
 
 

@@ -11,7 +11,8 @@ from gdro import evaluation, tasks
 from gdro.rewards import tiny_reward
 
 RECORDS = ("pass-rates", "transfer", "training")
-_OPENINGS = tuple(family.worked for family in tasks.FAMILIES)
+MODELS = ("tiny-s", "tiny-m", "tiny-l")
+_OPENING = {family.mark: family.worked for family in tasks.FAMILIES}
 
 
 def pass_rates(model, tokenizer, dataset, samples=64, *, seed=0) -> pd.DataFrame:
@@ -22,9 +23,9 @@ def pass_rates(model, tokenizer, dataset, samples=64, *, seed=0) -> pd.DataFrame
     """
     worked = dict.fromkeys(dataset["prompt_id"], 0)
 
-    def grade(completions, answer, prompt_id, **columns):
-        for text, key in zip(completions, prompt_id, strict=True):
-            worked[key] += text.startswith(_OPENINGS)
+    def grade(prompts, completions, answer, prompt_id, **columns):
+        for prompt, text, key in zip(prompts, completions, prompt_id, strict=True):
+            worked[key] += text[:1] == _OPENING[prompt[0]]
         return tiny_reward(completions, answer)
 
     counts = evaluation.evaluate(
@@ -46,6 +47,25 @@ def bin_shares(pass_rates: pd.DataFrame, bins=10) -> np.ndarray:
     return np.bincount(places, minlength=bins) / len(places)
 
 
+def histogram(pass_rates: pd.DataFrame, bins=10) -> pd.DataFrame:
+    """`bin_shares` of each model and moment, a row a bin: model, moment, bin (0 the hardest), share."""
+    groups = pass_rates.groupby(["model", "moment"], sort=False)
+    frames = [
+        pd.DataFrame({"model": model, "moment": moment, "bin": range(bins), "share": bin_shares(own, bins)})
+        for (model, moment), own in groups
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def places(labels) -> np.ndarray:
+    """How many equal labels stand before each one.
+
+    >>> places(["a", "b", "a", "a"]).tolist()
+    [0, 0, 1, 2]
+    """
+    return pd.Series(labels).groupby(labels).cumcount().to_numpy()
+
+
 def reinforce(model, tokenizer, dataset, *, cycles, learning_rate, folder, prompts=48, rollouts=4, seed=0):
     """Train ``model`` in place by plain GRPO: ``cycles`` generations of prompts x rollouts, two steps each.
 
@@ -58,8 +78,8 @@ def reinforce(model, tokenizer, dataset, *, cycles, learning_rate, folder, promp
         output_dir=str(folder),
         max_steps=2 * cycles,
         learning_rate=learning_rate,
-        lr_scheduler_type="constant_with_warmup",
-        warmup_steps=10,
+        lr_scheduler_type="constant",
+        warmup_steps=0,
         per_device_train_batch_size=prompts * rollouts // 2,
         num_generations=rollouts,
         steps_per_generation=2,
@@ -81,7 +101,7 @@ def reinforce(model, tokenizer, dataset, *, cycles, learning_rate, folder, promp
     trainer = GRPOTrainer(model, tiny_reward, args=args, train_dataset=dataset, processing_class=tokenizer)
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    return np.array([log["reward"] for log in trainer.state.log_history if "reward" in log][::2])
+    return np.array([log["reward"] for log in trainer.state.log_history if "reward" in log])
 
 
 def transfer(
@@ -95,39 +115,74 @@ def transfer(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path)
-    before = _by_suite(pass_rates(model, tokenizer, test, samples, seed=seed))
+    before = _by_suite(
+        pass_rates(AutoModelForCausalLM.from_pretrained(path), tokenizer, test, samples, seed=seed)
+    )
     frames = []
     for suite in dict.fromkeys(train["suite"]):
         model = AutoModelForCausalLM.from_pretrained(path)
         rows = train.select([i for i, name in enumerate(train["suite"]) if name == suite])
-        reinforce(
-            model,
-            tokenizer,
-            rows,
-            cycles=cycles,
-            learning_rate=learning_rate,
-            folder=folder,
-            prompts=prompts,
-            seed=seed,
-        )
+        given = {"cycles": cycles, "learning_rate": learning_rate, "folder": folder, "prompts": prompts}
+        reinforce(model, tokenizer, rows, seed=seed, **given)
         after = _by_suite(pass_rates(model, tokenizer, test, samples, seed=seed))
-        pair = before.join(after, lsuffix="before", rsuffix="after").reset_index(names="tested")
+        pair = before.join(after, lsuffix="_before", rsuffix="_after").reset_index(names="tested")
         frames.append(pair.assign(trained=suite))
     frame = pd.concat(frames, ignore_index=True).rename(
-        columns={"pass_ratebefore": "before", "pass_rateafter": "after"}
+        columns={"pass_rate_before": "before", "pass_rate_after": "after"}
     )
     return frame.assign(gain=frame["after"] - frame["before"])
 
 
+def measure(
+    path, train, test, *, samples, cycles, learning_rate, transfer_cycles, folder, report=None
+) -> dict[str, pd.DataFrame]:
+    """Everything that is recorded of a base model in ``path``, beside the losses of its making.
+
+    "pass-rates": of the training prompts, before and after ``cycles`` of plain GRPO (column moment);
+    "transfer": as `transfer` gives it, at the same learning rate. ``report(text)`` says what comes next.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tell = report or (lambda text: None)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+    tell(f"{samples} samples of each training prompt")
+    before = pass_rates(model, tokenizer, train, samples)
+    tell(f"{cycles} cycles of plain GRPO")
+    reinforce(model, tokenizer, train, cycles=cycles, learning_rate=learning_rate, folder=folder)
+    after = pass_rates(model, tokenizer, train, samples)
+    tell(f"{transfer_cycles} cycles on each family alone")
+    pairs = transfer(path, train, test, cycles=transfer_cycles, learning_rate=learning_rate, folder=folder)
+    both = [before.assign(moment="before"), after.assign(moment="after")]
+    return {"pass-rates": pd.concat(both, ignore_index=True), "transfer": pairs}
+
+
 def _by_suite(counts):
     """Mean pass rate and share of worked answers of each suite, in the order of the data set."""
-    shares = counts.assign(worked_=counts["worked"] / counts["k"])
-    return shares.groupby("suite", sort=False)[["pass_rate", "worked_"]].mean()
+    shares = counts.assign(worked=counts["worked"] / counts["k"])
+    return shares.groupby("suite", sort=False)[["pass_rate", "worked"]].mean()
+
+
+def keep(frames: dict, folder):
+    """Write the records of a model into ``folder`` as CSV, one file each; an unknown name is refused."""
+    for name in frames:
+        _known(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, frame in frames.items():
+        frame.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
+
+
+def _known(name):
+    if name not in RECORDS:
+        raise ValueError(f"unknown record {name!r}: the known ones are {', '.join(RECORDS)}")
 
 
 def recorded(name: str) -> pd.DataFrame:
-    """A table recorded when the committed models were made: "pass-rates", "transfer" or "training"."""
-    if name not in RECORDS:
-        raise ValueError(f"unknown record {name!r}: the known ones are {', '.join(RECORDS)}")
-    return pd.read_csv(tasks.data_root() / "tiny" / f"{name}.csv")
+    """A table recorded when the committed models were made: "pass-rates", "transfer" or "training".
+
+    Rows as the makers give them, with a column model; pass rates with the moment, "before" or "after" plain
+    GRPO.
+    """
+    _known(name)
+    folders = {model: tasks.data_root() / "tiny" / model for model in MODELS}
+    frames = [pd.read_csv(f / f"{name}.csv").assign(model=model) for model, f in folders.items()]
+    return pd.concat(frames, ignore_index=True)
