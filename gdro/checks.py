@@ -128,7 +128,16 @@ def check_settings(owner, own, state):
     """
     if "settings" not in state:
         raise ValueError(f"this is not a state of {owner}: it has no 'settings' among {sorted(state)}")
-    saved = json.loads(str(state["settings"]))
+    try:
+        saved = json.loads(str(state["settings"]))
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"the settings in the state of {owner} are not JSON ({error}): the file was damaged"
+        ) from error
+    if not isinstance(saved, dict):
+        raise ValueError(
+            f"the settings in the state of {owner} are {saved!r}, not named: the file was damaged"
+        )
     own = json.loads(json.dumps(own))
     if saved != own:
         keys = [key for key in sorted({*saved, *own}) if saved.get(key) != own.get(key)]

@@ -6,6 +6,7 @@ NumPy only, so that any trainer can call it. A cycle is one round of plan, gener
 import json
 import time
 import zlib
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from gdro.report import Adversaries, bin_rows, flat_metrics, prompt_lists
 
 _SCHEMA = 1
 _PARTS = ("classifier", "prompt", "rollout")
+_OWN_KEYS = {"schema", "settings", "num_prompts", "data_fingerprint", "cycle"}
 
 
 class Controller:
@@ -238,9 +240,15 @@ class Controller:
         self.seconds, self._planned, self._last = 0.0, None, None
 
     def _check_state(self, state):
-        if "schema" not in state or int(state["schema"]) != _SCHEMA:
+        if not (isinstance(state, Mapping) and state.keys() >= _OWN_KEYS):
+            found = sorted(state) if isinstance(state, Mapping) else type(state).__name__
             raise ValueError(
-                f"the state has schema {state.get('schema')!r}, this version reads {_SCHEMA}; "
+                f"this is not a whole state of Controller: it needs {', '.join(sorted(_OWN_KEYS))}, "
+                f"and has {found}; load what state_dict returned"
+            )
+        if str(state["schema"]) != str(_SCHEMA):
+            raise ValueError(
+                f"the state has schema {state['schema']!r}, this version reads {_SCHEMA}; "
                 "use the version that wrote it"
             )
         for key, own in (
@@ -250,12 +258,13 @@ class Controller:
             saved = type(own)(state[key])
             if saved != own:
                 raise ValueError(
-                    f"the state belongs to another data set: saved {key} {saved!r}, here {own!r}; load the "
-                    "data set it was saved with, or start without it"
+                    f"the state belongs to another data set: saved {key} {saved!r}, here {own!r}; "
+                    "load the data set it was saved with, or start without it"
                 )
         checks.check_settings("Controller", self._settings(), state)
-        if int(state["cycle"]) < 0:
-            raise ValueError(f"the saved cycle is {int(state['cycle'])}; the state was damaged")
+        cycle = checks.state_array("Controller", state, "cycle", shape=(), kind="iu")
+        if cycle < 0:
+            raise ValueError(f"the saved cycle is {cycle}; the state was damaged")
 
     def _parts(self):
         return [name for name in _PARTS if getattr(self, name) is not None]

@@ -264,11 +264,14 @@ class OnlineDifficultyClassifier:
             "saved bins", bins, low=0, high=self.num_bins - 1, remedy="the state was damaged"
         )
         window = windows.restored(self._fresh_window(), owner, state)
-        plain = [
-            checks.state_array(owner, state, key, shape=(), kind="fi")
-            for key in ("calls", "prior_a", "prior_b")
-        ]
-        self._calls, self._prior = int(plain[0]), (float(plain[1]), float(plain[2]))
+        names = ("calls", "prior_a", "prior_b")
+        calls, *prior = (checks.state_array(owner, state, name, shape=(), kind="fi") for name in names)
+        if not (calls >= 0 and all(np.isfinite(shape) and shape > 0 for shape in prior)):
+            raise ValueError(
+                f"the saved calls are {calls} and the prior's shapes {float(prior[0])}, {float(prior[1])}, "
+                "which must be positive: the state was damaged"
+            )
+        self._calls, self._prior = int(calls), (float(prior[0]), float(prior[1]))
         self._visits, self._bins, self._window = visits, bins, window
 
 

@@ -50,6 +50,10 @@ def inner_edges(edges):
     if isinstance(edges, (int, np.integer)) and not isinstance(edges, bool):
         bins = checks.whole_number("edges", edges, low=1)
         return tuple(b / bins for b in range(1, bins))
+    if np.ndim(edges) != 1:
+        raise ValueError(
+            f"edges must be a whole number of equal bins, or ascending inner edges in (0, 1), got {edges!r}"
+        )
     inner = checks.finite_array("edges", edges, remedy="give ascending inner edges in (0, 1)")
     if inner.size and not (inner[0] > 0 and inner[-1] < 1 and (np.diff(inner) > 0).all()):
         raise ValueError(

@@ -171,3 +171,35 @@ def test_a_plan_of_another_controller_is_refused():
 def test_parts_that_disagree_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make(OnlineDifficultyClassifier(12, edges=4))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"settings": "{"}, "not JSON .*damaged"),
+        ({"settings": "[]"}, r"are \[\], not named"),
+        ({"prompt/settings": "{"}, "state of PromptGDRO are not JSON"),
+        ({"cycle": -1}, "cycle is -1"),
+        ({"cycle": "x"}, "'cycle' of shape"),
+        ({"schema": "x"}, "schema 'x', this version reads 1"),
+        ({"classifier/prior_a": float("nan")}, "prior's shapes nan, 1.0"),
+        ({"classifier/calls": -2}, "calls are -2"),
+    ],
+)
+def test_damage_is_named_and_changes_nothing(change, words):
+    one = controller()
+    run(one, 2)
+    before = one.state_dict()
+    with pytest.raises(ValueError, match=words):
+        one.load_state_dict({**before, **change})
+    assert_same_state(one.state_dict(), before)
+
+
+@pytest.mark.parametrize("key", ["schema", "settings", "num_prompts", "data_fingerprint", "cycle"])
+def test_a_state_that_is_not_whole_says_what_it_needs(key):
+    state = controller().state_dict()
+    del state[key]
+    with pytest.raises(ValueError, match="needs cycle, data_fingerprint, num_prompts, schema, settings"):
+        controller().load_state_dict(state)
+    with pytest.raises(ValueError, match="has NoneType; load what state_dict returned"):
+        controller().load_state_dict(None)
