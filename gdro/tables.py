@@ -6,7 +6,7 @@ Frames in, frames out; every value is measured here unless its column says "repo
 import numpy as np
 import pandas as pd
 
-from gdro import statistics
+from gdro import dynamics, statistics
 from gdro.arms import ARMS
 
 _LATEX = str.maketrans({"\\": r"\textbackslash{}"} | {c: f"\\{c}" for c in "&%$#_{}"})
@@ -142,13 +142,10 @@ def tail_means(bins: pd.DataFrame, value: str, tail: float = TAIL) -> pd.DataFra
     Cycles count by the prompts that the bin held, so a bin that stayed empty has no mean (NaN). Column
     "value".
     """
-    if not 0 < tail <= 1:
-        raise ValueError(f"tail={tail} must lie in (0, 1]: it is the share of a run that is averaged")
-    keys = ["scale", "arm", "seed"]
-    last = bins.groupby(keys)["cycle"].transform("max")
-    late = bins[bins["cycle"] > last - tail * (last + 1)]
+    late = dynamics.tail(bins, tail)
     late = late.assign(weighted=(late[value] * late["prompts"]).where(late["prompts"] > 0))
-    total = late.groupby([*keys, "bin"], sort=False)[["weighted", "prompts"]].sum(min_count=1).reset_index()
+    by_bin = late.groupby([*dynamics.RUN, "bin"], sort=False)[["weighted", "prompts"]]
+    total = by_bin.sum(min_count=1).reset_index()
     total["value"] = total["weighted"] / total["prompts"].where(total["prompts"] > 0)
     return total.drop(columns="weighted")
 
