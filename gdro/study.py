@@ -206,7 +206,7 @@ def find_runs(store, scales, arms, seeds):
     commands = []
     for scale in dict.fromkeys(c[0] for c in missing):
         some, numbers = (list(dict.fromkeys(c[i] for c in missing if c[0] == scale)) for i in (1, 2))
-        options = f"scales='[{scale}]' arms='[{','.join(some)}]' seeds='{numbers}'".replace(", ", ",")
+        options = f"scales='[{scale}]' arms='[{','.join(some)}]' seeds='{sorted(numbers)}'".replace(", ", ",")
         commands.append(f"snakemake -s notebooks/Snakefile -c2 all --config {options}")
     return runs.load_keys(folder, [RunKey(*c) for c in there]), commands
 
