@@ -1,0 +1,36 @@
+"""The README's promises that a machine can check: its Python runs, its test command is the gate's."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCES = [(match[1], match[2], README.count("\n", 0, match.start(2))) for match in FENCE.finditer(README)]
+
+
+# TRL calls the method under this name; transformers 5 has renamed it
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_(en|dis)able` is deprecated:FutureWarning")
+def test_every_python_fence_runs(tmp_path, monkeypatch, capsys):
+    """In order, in one namespace and an empty folder; a traceback shows the README's line."""
+    monkeypatch.chdir(tmp_path)
+    fences = [(code, above) for language, code, above in FENCES if language == "python"]
+    assert len(fences) >= 2
+    names = {"__name__": "__main__"}
+    for code, above in fences:
+        exec(compile("\n" * above + code, "README.md", "exec"), names)
+    assert names["trainer"].state.global_step == names["args"].max_steps
+    assert names["trainer"].controller.cycle > 0
+    assert (tmp_path / names["args"].output_dir).is_dir()
+    assert 2 <= float(capsys.readouterr().out.split()[-1]) <= 12  # rollouts a prompt, printed last
+
+
+def test_the_gate_runs_the_test_command_of_the_readme():
+    (line,) = [code.strip() for language, code, _ in FENCES if language == "bash" and "nbval" in code]
+    environment, installs, checks = re.fullmatch(r"(.*activate) && (pip .*?) && (ruff .*)", line).groups()
+    assert environment == "python3 -m venv .venv && . .venv/bin/activate"
+    gate = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert checks in gate
+    assert all(install in gate.replace(" --quiet", "") for install in installs.split(" && "))
