@@ -1,0 +1,191 @@
+"""What the bookkeeping costs: classifier, adversaries, allocation, a whole controller step, and memory.
+
+Not part of the tests: the name keeps it from being collected, and it needs the extra `bench`.
+
+    pytest tests/benchmarks/bench_core.py -s --benchmark-columns=median,iqr,rounds --benchmark-sort=name
+    pytest tests/benchmarks/bench_core.py -k step --benchmark-json=step.json
+
+A group is one axis that grows, prompts P or bins B, so that growth is read down a column. What `-s` shows at
+the end, the growth exponent and the memory of histories, is asserted too.
+"""
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from gdro import Controller, OnlineDifficultyClassifier, PromptGDRO, RolloutGDRO
+from gdro.allocation import best_assignment, sample_assignment, variance_optimal
+
+PROMPTS = (64, 512, 2048, 8192, 65_536)
+BINS = (3, 10, 30, 100)
+ARMS = tuple(range(2, 13))
+
+
+def allocation_problem(prompts, bins, mean=4):
+    """Counts, log-probabilities, arms and budget of a batch spread evenly over the bins."""
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(prompts, np.full(bins, 1 / bins))
+    return counts, np.log(rng.dirichlet(np.ones(len(ARMS)), size=bins)), ARMS, prompts * mean
+
+
+class Training:
+    """A controller with both adversaries, every bin occupied, and steps to be timed."""
+
+    def __init__(self, prompts, bins=10, mean=4, **rollout):
+        self.rng, self.batch, number = np.random.default_rng(0), prompts, max(20_000, 2 * prompts)
+        self.rates = self.rng.random(number)
+        classifier = OnlineDifficultyClassifier(number, edges=bins, hysteresis=0.3 / bins)
+        for _ in range(2 * bins):
+            classifier.observe(
+                np.arange(number), self.rng.binomial(1, self.rates), np.ones(number, dtype=int)
+            )
+        rule = RolloutGDRO(bins, ARMS, mean, **rollout)
+        self.controller = Controller(classifier, PromptGDRO(bins), rule)
+
+    def prepared(self):
+        """A batch of distinct prompts, and a uniform number for each row that it might get."""
+        prompts = self.rng.choice(self.rates.size, self.batch, replace=False)
+        return (prompts, self.rng.random(self.batch * ARMS[-1])), {}
+
+    def step(self, prompts, uniform):
+        """Classify, plan, weights, observe: all that a cycle asks of the controller."""
+        plan = self.controller.plan(prompts)
+        owner = np.repeat(np.arange(self.batch), plan.rollouts)
+        rewards = (uniform[: owner.size] < self.rates[prompts][owner]).astype(float)
+        self.controller.observe(plan, owner, rewards)
+
+
+@pytest.mark.benchmark(group="controller step, by prompts")
+@pytest.mark.parametrize(("prompts", "mean"), [(p, 4) for p in PROMPTS] + [(2048, 8)])
+def test_step(benchmark, prompts, mean):
+    training = Training(prompts, mean=mean)
+    benchmark.pedantic(
+        training.step, setup=training.prepared, rounds=max(5, 100_000 // prompts), warmup_rounds=5
+    )
+
+
+@pytest.mark.benchmark(group="controller step, by bins")
+@pytest.mark.parametrize("bins", BINS)
+def test_step_by_bins(benchmark, bins):
+    training = Training(512, bins)
+    benchmark.pedantic(training.step, setup=training.prepared, rounds=100, warmup_rounds=5)
+
+
+@pytest.mark.benchmark(group="classifier, by prompts")
+@pytest.mark.parametrize("estimator", ["any", "unbiased", "posterior"])
+@pytest.mark.parametrize("prompts", PROMPTS)
+def test_classifier(benchmark, prompts, estimator):
+    """One observation of distinct prompts, and their bins."""
+    rng = np.random.default_rng(0)
+    classifier = OnlineDifficultyClassifier(2 * prompts, estimator=estimator)
+    chosen = rng.choice(2 * prompts, prompts, replace=False)
+    correct = rng.integers(0, 5, prompts)
+
+    def visit():
+        classifier.observe(chosen, correct, np.full(prompts, 4))
+        return classifier.bins(chosen)
+
+    benchmark(visit)
+
+
+@pytest.mark.benchmark(group="prompt adversary, by prompts")
+@pytest.mark.parametrize("prompts", PROMPTS)
+def test_prompt_adversary(benchmark, prompts):
+    rng = np.random.default_rng(0)
+    adversary, bins, losses = PromptGDRO(10), rng.integers(0, 10, prompts), rng.random(prompts)
+
+    def round_of_play():
+        adversary.observe(bins, losses)
+        return adversary.weights_for(bins)
+
+    benchmark(round_of_play)
+
+
+@pytest.mark.benchmark(group="rollout adversary, by prompts")
+@pytest.mark.parametrize("selection", ["map", "sample"])
+@pytest.mark.parametrize("prompts", PROMPTS)
+def test_rollout_adversary(benchmark, prompts, selection):
+    rng = np.random.default_rng(0)
+    adversary = RolloutGDRO(10, ARMS, 4, selection=selection)
+    bins, losses = rng.integers(0, 10, prompts), rng.random(prompts)
+
+    def round_of_play():
+        adversary.plan(bins, rng)
+        adversary.observe(bins, losses)
+
+    benchmark(round_of_play)
+
+
+@pytest.mark.benchmark(group="allocation, by prompts")
+@pytest.mark.parametrize("rule", ["best", "tied", "draw", "variance"])
+@pytest.mark.parametrize("prompts", PROMPTS)
+def test_allocation(benchmark, prompts, rule):
+    benchmark(allocation(rule, *allocation_problem(prompts, 10)))
+
+
+@pytest.mark.benchmark(group="allocation, by bins")
+@pytest.mark.parametrize("bins", BINS)
+def test_allocation_by_bins(benchmark, bins):
+    benchmark(allocation("best", *allocation_problem(512, bins)))
+
+
+def allocation(rule, counts, logs, arms, budget):
+    """A call without arguments; "tied" has probabilities of which many assignments share the largest."""
+    if rule == "best":
+        return lambda: best_assignment(counts, logs, arms, budget)
+    if rule == "tied":
+        return lambda: best_assignment(counts, np.round(logs), arms, budget)
+    if rule == "draw":
+        rng = np.random.default_rng(0)
+        return lambda: sample_assignment(counts, logs, arms, budget, rng)
+    return lambda: variance_optimal(counts, np.exp(logs[:, 0]), arms, budget)
+
+
+def test_a_step_grows_no_faster_than_its_prompts():
+    """The exponent from 2,048 to 65,536 prompts, where fixed costs no longer matter: at most 1.1."""
+    seconds = {prompts: median_of_steps(prompts) for prompts in (2048, 65_536)}
+    exponent = np.log(seconds[65_536] / seconds[2048]) / np.log(65_536 / 2048)
+    print(f"\n{ {p: f'{1e3 * s:.2f} ms' for p, s in seconds.items()} }, growth exponent {exponent:.2f}")
+    assert exponent < 1.1
+
+
+def median_of_steps(prompts, rounds=9):
+    training, seconds = Training(prompts), []
+    for _ in range(rounds):
+        (batch, uniform), _ = training.prepared()
+        start = time.perf_counter()
+        training.step(batch, uniform)
+        seconds.append(time.perf_counter() - start)
+    return np.median(seconds[2:])
+
+
+MEMORY = """
+import resource, sys
+import numpy as np
+from gdro import OnlineDifficultyClassifier
+number, estimator = int(sys.argv[1]), sys.argv[2]
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before = peak()
+classifier = OnlineDifficultyClassifier(number, estimator=estimator)
+for start in range(0, number, 65_536):  # every prompt is visited, so that every page is touched
+    prompts = np.arange(start, min(start + 65_536, number))
+    classifier.observe(prompts, prompts % 5, np.full(prompts.size, 4))
+print(before, peak(), classifier.nbytes / 2**20)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "estimator", "limit"),
+    [(10**5, "any", 40), (10**6, "any", 60), (10**7, "any", 400), (10**6, "unbiased", 300)],
+)
+def test_memory_of_histories(number, estimator, limit):
+    """Resident MB at the peak above an interpreter with the package, in a process of its own; printed."""
+    command = [sys.executable, "-c", MEMORY, str(number), estimator]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    before, peak, held = map(float, output.split())
+    arrays = f"arrays {held:.0f} MB"
+    print(f"\n{number:,} prompts, {estimator!r}: {peak - before:.0f} MB above {before:.0f}, {arrays}")
+    assert peak - before < limit
