@@ -1,0 +1,146 @@
+"""What a run is, read from a recipe: a YAML file of fields, parsed by TRL's parser.
+
+The fields are those of `RunArguments` here, of `gdro.config.GDROConfig` (with TRL's and transformers' behind
+it) and of TRL's ``ModelConfig``; ``extends: NAME`` takes another recipe's first.
+"""
+
+import os
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import yaml
+from trl import ModelConfig, TrlParser
+
+from gdro import checks, planning, rewards
+from gdro.config import GDROConfig
+
+RECIPES = Path(__file__).with_name("recipes")
+REWARDS = {"math": rewards.math_reward, "choice": rewards.choice_reward}
+SHARDING = ("none", "fsdp2", "zero3")
+DERIVED = ("gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "max_steps")
+
+
+def _option(default, text):
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class RunArguments:
+    """What a run is, besides the fields of the trainer and the model. Batches are counted over all processes,
+    and the trainer's own batch fields follow from these."""
+
+    task: str = _option("dapo", "A set of gdro.benchmarks.")
+    data_path: str | None = _option(None, "A file or folder of it instead of the hub's.")
+    style: str = _option("chat", "Prompts in 'chat' form, or 'plain' for models without a template.")
+    verify: bool = _option(True, "Leave out golds that do not verify against themselves.")
+    reward: str = _option("math", "The grader: 'math' or 'choice'.")
+    prompts: int = _option(256, "Prompts of a generation.")
+    minibatches: int = _option(2, "Optimiser steps of a generation.")
+    generations: int = _option(1000, "Rounds of generation.")
+    processes: int = _option(1, "GPUs (or CPU processes), one process each.")
+    sharding: str = _option("none", "'none' (a whole model each), 'fsdp2' or 'zero3'.")
+    resume: bool = _option(False, "Go on from the newest complete checkpoint in output_dir.")
+    device: str = _option("h100-80", "The GPU that the plan assumes, one of gdro.planning.DEVICES.")
+    mean_completion: int = _option(1200, "Tokens of a completion that the plan assumes.")
+
+    def __post_init__(self):
+        for name in ("prompts", "minibatches", "generations", "processes", "mean_completion"):
+            checks.whole_number(name, getattr(self, name), low=1)
+        checks.one_of("reward", self.reward, tuple(REWARDS))
+        checks.one_of("sharding", self.sharding, SHARDING)
+        checks.one_of("device", self.device, tuple(planning.DEVICES))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A recipe, parsed."""
+
+    run: RunArguments
+    trainer: GDROConfig
+    model: ModelConfig
+
+
+def recipe(name) -> dict:
+    """The fields of a recipe file, or of a recipe of the package by name; those that it ``extends`` come
+    first."""
+    path = Path(name)
+    if not path.is_file():
+        path = RECIPES / f"{Path(name).name}.yaml"
+        if not path.is_file():
+            known = ", ".join(sorted(p.stem for p in RECIPES.glob("*.yaml")))
+            raise ValueError(f"unknown recipe {str(name)!r}: give a file, or one of {known}")
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(values, dict):
+        raise ValueError(f"{path.name} holds no fields: one `key: value` a line is expected")
+    parent = values.pop("extends", None)
+    return values if parent is None else recipe(parent) | values
+
+
+def overridden(values: dict, changes) -> dict:
+    """``values`` with "key=value" texts over them, each value read as YAML.
+
+    >>> overridden({"seed": 0}, ["seed=3", "prompt_gdro=true"])
+    {'seed': 3, 'prompt_gdro': True}
+    """
+    values = dict(values)
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals or not key.isidentifier():
+            raise ValueError(f"{change!r} is no override: write key=value, the key a field of the recipe")
+        values[key] = yaml.safe_load(value)
+    return values
+
+
+def parse(values: dict, *, dry_run: bool = False) -> Settings:
+    """The `Settings` of a recipe's fields, through TRL's parser, with the trainer's batch fields set from
+    prompts, minibatches, generations and processes.
+
+    dry_run: as one process on the CPU that holds the whole batch, so that everything is checked without
+    starting one. Unknown fields, batches that do not divide and whatever the parts refuse raise, with the
+    values.
+    """
+    given = [key for key in DERIVED if key in values]
+    if given:
+        raise ValueError(
+            f"{', '.join(given)}: set prompts, minibatches, generations and processes instead; these follow"
+        )
+    run_only = {option.name for option in fields(RunArguments)}
+    (run,) = _parsed([RunArguments], {key: value for key, value in values.items() if key in run_only})
+    micro = int(values.get("per_device_train_batch_size", 8))
+    world = int(os.environ.get("WORLD_SIZE", run.processes))
+    if world != run.processes and not dry_run:
+        raise ValueError(f"processes={run.processes}, but {world} were started: set processes={world}")
+    rows, pass_rows = run.prompts * int(values.get("num_generations", 8)), micro * run.processes
+    if rows % (run.minibatches * pass_rows):
+        raise ValueError(
+            f"{rows} rows of a generation ({run.prompts} prompts) do not divide into {run.minibatches} "
+            f"minibatches of passes of {pass_rows} (per_device_train_batch_size {micro} x {run.processes} "
+            "processes): change one"
+        )
+    derived = {
+        "gradient_accumulation_steps": rows // (run.minibatches * pass_rows),
+        "steps_per_generation": rows // pass_rows,
+        "max_steps": run.generations * run.minibatches * int(values.get("num_iterations", 1)),
+    }
+    if dry_run:
+        derived |= {"use_cpu": True, "per_device_train_batch_size": pass_rows}
+    run, trainer, model = _parsed([RunArguments, GDROConfig, ModelConfig], values | derived)
+    if not model.model_name_or_path:
+        raise ValueError("no model_name_or_path: name a model of the hub or a folder")
+    trainer.model_init_kwargs = {
+        "revision": model.model_revision,
+        "dtype": model.dtype,
+        "attn_implementation": model.attn_implementation,
+    }
+    return Settings(run, trainer, model)
+
+
+def _parsed(kinds, values):
+    parser = TrlParser(kinds)
+    unknown = parser.set_defaults_with_config(**values)
+    if unknown:
+        names = ", ".join(name.removeprefix("--") for name in unknown[::2])
+        raise ValueError(
+            f"unknown fields {names}: the known ones are those of {', '.join(k.__name__ for k in kinds)}"
+        )
+    return parser.parse_args_into_dataclasses(args=[])
