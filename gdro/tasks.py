@@ -15,6 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
+from gdro import benchmarks
+from gdro.prompts import prompt_key
+from gdro.sources import BENCHMARKS
+
 TERM_LETTERS = "abcdefgh"  # a chain starts at any of them and goes round
 LARGEST_SUM = 9  # every running sum stays in [0, 9]
 TRAIN_LEVELS = (2, 3, 4, 5, 6)  # number of terms
@@ -23,7 +27,11 @@ OUTSIDE_LEVELS = (7, 8)
 MAX_COMPLETION = 16
 MAX_COMPLETION_OUTSIDE = 20
 OUTSIDE_SUITE = "outside"
-_SPLITS = {"tiny": ("train", "test")}
+# the split that comes unasked first; the public sets have one each
+_SPLITS = {
+    "tiny": ("train", "test"),
+    **{name: ("train",) if name == "dapo" else ("test",) for name in BENCHMARKS},
+}
 _FIELDS = {"prompt": str, "answer": str, "suite": str, "level": int}
 
 
@@ -182,22 +190,26 @@ def model_path(scale: str) -> Path:
     return folder / scale
 
 
-def prompt_key(prompt: str, answer: str) -> str:
-    """Content hash of a prompt and its answer: 16 hexadecimal digits, the same on every machine."""
-    return hashlib.sha256(f"{prompt}\n{answer}".encode()).hexdigest()[:16]
-
-
-def load(name: str, path=None, split: str = "train", suite: str | None = None):
+def load(name: str, path=None, split: str | None = None, suite: str | None = None, **options):
     """Load a task as a ``datasets.Dataset`` with the columns prompt, answer, prompt_id, suite and level.
 
-    name: "tiny". path: another JSON-lines file with prompt, answer, suite and level (default: the committed
-    one of that split). split: "train" or "test". suite: keep that suite only. An unknown name, split or
-    suite, a file that lacks a field and a prompt that occurs twice raise, naming the value.
+    name: "tiny", "dapo", or a benchmark of `gdro.sources.BENCHMARKS`. path: another file of the same form
+    (default: for "tiny" the committed one of that split, a JSON-lines file with prompt, answer, suite and
+    level; for the others the hub's). split: "train" or "test" where there are both. suite: keep that suite
+    only. options: those of `gdro.benchmarks.read`, which "tiny" has none of. An unknown name, split, suite or
+    option, a file that lacks a field and a tiny prompt that occurs twice raise, naming the value.
     """
     if name not in _SPLITS:
         raise ValueError(f"unknown task {name!r}: the known ones are {', '.join(_SPLITS)}")
+    split = _SPLITS[name][0] if split is None else split
     if split not in _SPLITS[name]:
         raise ValueError(f"unknown split {split!r} of {name}: the known ones are {', '.join(_SPLITS[name])}")
+    if name != "tiny":
+        if suite not in (None, name):
+            raise ValueError(f"unknown suite {suite!r} of {name}: the known one is {name}")
+        return benchmarks.load(name, path, **options)
+    if options:
+        raise ValueError(f"the task tiny takes no {', '.join(options)}: leave it out")
     path = data_root() / "prompts" / f"{name}-{split}.jsonl" if path is None else Path(path)
     rows = read_rows(path)
     suites = list(dict.fromkeys(row["suite"] for row in rows))

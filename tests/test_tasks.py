@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -137,6 +138,9 @@ def test_one_suite_can_be_asked_for():
     [
         ({"name": "huge"}, "unknown task 'huge': the known ones are tiny"),
         ({"name": "tiny", "split": "dev"}, "unknown split 'dev' of tiny: the known ones are train, test"),
+        ({"name": "dapo", "split": "test"}, "unknown split 'test' of dapo: the known ones are train"),
+        ({"name": "gsm8k", "suite": "math500"}, "unknown suite 'math500' of gsm8k"),
+        ({"name": "tiny", "style": "chat"}, "tiny takes no style"),
         ({"name": "tiny", "suite": "times-9"}, "unknown suite 'times-9' .* the known ones are times-1, "),
         ({"name": "tiny", "path": "nowhere.jsonl"}, "no prompts file 'nowhere.jsonl'"),
     ],
@@ -165,6 +169,13 @@ def test_bad_files_are_refused(tmp_path, lines, message):
     path.write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         tasks.load("tiny", path=path)
+
+
+def test_public_sets_are_loaded_by_name():
+    rows = Path(__file__).with_name("rows")
+    data = tasks.load("gsm8k", rows / "gsm8k.jsonl", style="plain", verify=False)
+    assert data["suite"] == ["gsm8k"] * 2
+    assert tasks.load("dapo", rows / "dapo-processed.jsonl", split="train", verify=False).num_rows == 6
 
 
 def test_a_data_set_without_ids_has_no_fingerprint():
