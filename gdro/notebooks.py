@@ -84,6 +84,9 @@ def run(notebook, target, given: dict, threads: int = 1) -> None:
     failed.unlink(missing_ok=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     surroundings = {**dict.fromkeys(THREAD_VARIABLES, str(threads)), VARIABLE: "lines"}
+    # tqdm, imported in a kernel, asks for ipywidgets, which show nothing in a job
+    quiet = (os.environ.get("PYTHONWARNINGS"), "ignore:IProgress not found")
+    surroundings["PYTHONWARNINGS"] = ",".join(filter(None, quiet))
     kept = {name: os.environ.get(name) for name in surroundings}
     os.environ.update(surroundings)
     try:

@@ -134,7 +134,10 @@ def write(path, *sources, tagged=(0,)):
 
 @pytest.fixture
 def adding(tmp_path):
-    text = "import os\nprint('sum', a + b, os.environ['OMP_NUM_THREADS'], os.environ['GDRO_PROGRESS'])"
+    text = (
+        "import os\nimport tqdm.auto\n"
+        "print('sum', a + b, os.environ['OMP_NUM_THREADS'], os.environ['GDRO_PROGRESS'])"
+    )
     return write(tmp_path / "adding.ipynb", "a = 1\nb = 2  # two\nnames = ['x']\nstore = None", text)
 
 
@@ -191,6 +194,7 @@ def test_a_notebook_runs_with_its_parameters_threads_and_progress_lines(adding, 
     assert done.returncode == 0, done.stderr
     assert "sum 42 3 lines" in done.stdout
     assert "sum 42 3 lines" in str(read(target))
+    assert "IProgress" not in done.stderr, "importing tqdm in a job warns of what a job cannot show"
     assert [p.name for p in target.parent.iterdir()] == ["done.ipynb"]
 
 
