@@ -259,6 +259,15 @@ def make_model(recipe: Recipe, report=None):
     return model, tokenizer, pd.concat(losses, ignore_index=True)
 
 
+def save(model, tokenizer, folder) -> None:
+    """Write a model as a Hugging Face folder, for ``from_pretrained``."""
+    from gdro.training import no_bars
+
+    with no_bars():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
 def teach(model, tokenizer, recipe: Recipe, phase: str, report=None) -> pd.DataFrame:
     """Train ``model`` in place through one phase, "work" or "guess"; returns (phase, step, loss) rows."""
     if phase not in PHASES:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from gdro import evaluation, tasks
+from gdro.progress import calm
 from gdro.rewards import tiny_reward
 
 RECORDS = ("pass-rates", "transfer", "training")
@@ -63,7 +64,8 @@ def places(labels) -> np.ndarray:
     >>> places(["a", "b", "a", "a"]).tolist()
     [0, 0, 1, 2]
     """
-    return pd.Series(labels).groupby(labels).cumcount().to_numpy()
+    labels = pd.Series(list(labels))
+    return labels.groupby(labels).cumcount().to_numpy()
 
 
 def reinforce(model, tokenizer, dataset, *, cycles, learning_rate, folder, prompts=48, rollouts=4, seed=0):
@@ -125,7 +127,7 @@ def transfer(
         given = {"cycles": cycles, "learning_rate": learning_rate, "folder": folder, "prompts": prompts}
         reinforce(model, tokenizer, rows, seed=seed, **given)
         after = _by_suite(pass_rates(model, tokenizer, test, samples, seed=seed))
-        pair = before.join(after, lsuffix="_before", rsuffix="_after").reset_index(names="tested")
+        pair = before.add_suffix("_before").join(after.add_suffix("_after")).reset_index(names="tested")
         frames.append(pair.assign(trained=suite))
     frame = pd.concat(frames, ignore_index=True).rename(
         columns={"pass_rate_before": "before", "pass_rate_after": "after"}
@@ -143,15 +145,19 @@ def measure(
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from gdro.training import no_bars
+
     tell = report or (lambda text: None)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
-    tell(f"{samples} samples of each training prompt")
-    before = pass_rates(model, tokenizer, train, samples)
-    tell(f"{cycles} cycles of plain GRPO")
-    reinforce(model, tokenizer, train, cycles=cycles, learning_rate=learning_rate, folder=folder)
-    after = pass_rates(model, tokenizer, train, samples)
-    tell(f"{transfer_cycles} cycles on each family alone")
-    pairs = transfer(path, train, test, cycles=transfer_cycles, learning_rate=learning_rate, folder=folder)
+    run = {"learning_rate": learning_rate, "folder": folder}
+    with calm(), no_bars():
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+        tell(f"{samples} samples of each training prompt")
+        before = pass_rates(model, tokenizer, train, samples)
+        tell(f"{cycles} cycles of plain GRPO")
+        reinforce(model, tokenizer, train, cycles=cycles, **run)
+        after = pass_rates(model, tokenizer, train, samples)
+        tell(f"{transfer_cycles} cycles on each family alone")
+        pairs = transfer(path, train, test, cycles=transfer_cycles, **run)
     both = [before.assign(moment="before"), after.assign(moment="after")]
     return {"pass-rates": pd.concat(both, ignore_index=True), "transfer": pairs}
 
