@@ -75,9 +75,8 @@ def main(scale="tiny-m", pairs=10):
                 taken[run[1]] = seconds(*run, **(fields if run[1] is GDROTrainer else {}))[0]
             ratios.append(taken[GDROTrainer] / taken[GRPOTrainer])
         low, middle, high = np.percentile(ratios, [25, 50, 75])
-        print(
-            f"{name}: GDROTrainer / GRPOTrainer {middle:.3f} (quartiles {low:.3f} to {high:.3f}, {pairs} pairs)"
-        )
+        spread = f"quartiles {low:.3f} to {high:.3f}, {pairs} pairs"
+        print(f"{name}: GDROTrainer / GRPOTrainer {middle:.3f} ({spread})", flush=True)
     spent, tokens = seconds(*plain)
     print(f"grpo (TRL): {1e3 * spent / tokens:.3f} ms a token seen")
     for name, arm in ARMS.items():
