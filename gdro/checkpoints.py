@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ def write_state(folder, stem, state):
 
 
 def read_state(folder, stem):
-    """What `write_state` wrote; ``ValueError`` where a file is missing or of another schema."""
+    """What `write_state` wrote; ``ValueError`` where a file is missing, damaged or of another schema."""
     folder = Path(folder)
     for suffix in (".json", ".safetensors"):
         if not (folder / f"{stem}{suffix}").is_file():
@@ -53,13 +54,20 @@ def read_state(folder, stem):
                 "resume from another checkpoint (gdro.checkpoints.latest_complete finds it), "
                 "or start anew in an empty folder"
             )
-    content = json.loads((folder / f"{stem}.json").read_text())
+    try:
+        content = json.loads((folder / f"{stem}.json").read_text())
+        arrays = load_file(folder / f"{stem}.safetensors")
+    except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
+        raise ValueError(
+            f"{folder / stem} is damaged ({error}); resume from another checkpoint "
+            "(gdro.checkpoints.latest_complete finds it), or start anew in an empty folder"
+        ) from error
     if content.get("schema") != SCHEMA:
         raise ValueError(
             f"{folder / stem}.json has schema {content.get('schema')!r}, this version reads {SCHEMA}; "
             "resume with the version that wrote it"
         )
-    return _with_arrays(content["state"], load_file(folder / f"{stem}.safetensors"))
+    return _with_arrays(content["state"], arrays)
 
 
 def write_marker(folder, step):

@@ -7,16 +7,15 @@ from trl.trainer.utils import is_async_callable
 
 
 def finite_or_none(function, name):
-    """``function`` with every NaN or infinite reward refused; TRL would take NaN for None and let infinity
-    through."""
+    """``function`` with every reward refused that is no finite number; TRL would take NaN for None."""
 
     def check(values):
         values = list(values)
         for at, value in enumerate(values):
-            if value is not None and not math.isfinite(value):
+            if value is not None and not _is_finite(value):
                 raise ValueError(
-                    f"the reward function {name!r} returned {value} for completion {at}; return a finite "
-                    "number, or None where it does not apply"
+                    f"the reward function {name!r} returned {value!r} for completion {at}; "
+                    "return a finite number, or None where it does not apply"
                 )
         return values
 
@@ -33,3 +32,10 @@ def finite_or_none(function, name):
             return check(function(*args, **kwargs))
 
     return checked
+
+
+def _is_finite(value):
+    try:
+        return math.isfinite(value)
+    except TypeError:
+        return False

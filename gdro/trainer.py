@@ -80,6 +80,11 @@ class GDROTrainer(ResumableGRPOTrainer):
 
     def _adopt(self, dataset, args):
         """Number the prompts of ``dataset`` and make the controller for them."""
+        if "prompt" not in dataset.column_names:
+            raise ValueError(
+                f"the data set has no column 'prompt', only {sorted(dataset.column_names)}; "
+                "rename the one that holds the prompts"
+            )
         prompts = args.generation_batch_size // args.num_generations
         if len(dataset) < prompts:
             raise ValueError(

@@ -82,6 +82,14 @@ def test_a_damaged_checkpoint_is_not_complete(tmp_path, damage, reason):
     assert checkpoints.latest_complete(tmp_path) is None
 
 
+@pytest.mark.parametrize(("suffix", "content"), [("json", b'{"sch'), ("safetensors", b"\xff" * 40)])
+def test_damaged_files_are_named_with_the_way_out(tmp_path, suffix, content):
+    checkpoints.write_state(tmp_path, "gdro_state", {"weights": np.ones(2)})
+    (tmp_path / f"gdro_state.{suffix}").write_bytes(content)
+    with pytest.raises(ValueError, match=r"gdro_state is damaged \(.*latest_complete finds it"):
+        checkpoints.read_state(tmp_path, "gdro_state")
+
+
 def test_what_is_written_here_is_json_and_safetensors(tmp_path):
     trainer = tiny.train(tmp_path, **SAVING, steps_per_generation=2)
     folder = tmp_path / "checkpoint-3"

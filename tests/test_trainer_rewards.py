@@ -100,7 +100,7 @@ def test_an_asynchronous_reward_is_the_same(tmp_path):
     tiny.assert_same_parameters(*map(tiny.parameters, both))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), "1"])
 @pytest.mark.parametrize("kind", ["plain", "asynchronous"])
 def test_a_reward_that_is_no_finite_number_is_refused_by_name_and_value(tmp_path, value, kind):
     def broken(completions, **kwargs):
@@ -112,7 +112,7 @@ def test_a_reward_that_is_no_finite_number_is_refused_by_name_and_value(tmp_path
     trainer = tiny.make(tmp_path, broken if kind == "plain" else broken_later, num_generations=4)
     before = tiny.parameters(trainer)
     with pytest.raises(
-        ValueError, match=rf"'broken\w*' returned {value} for completion 7; return a finite number, or None"
+        ValueError, match=rf"'broken\w*' returned {value!r} for completion 7; return a finite number, or None"
     ):
         trainer.train()
     tiny.assert_same_parameters(before, tiny.parameters(trainer))
@@ -226,6 +226,11 @@ def test_a_stream_is_refused_with_an_adversary_and_is_grpo_without(tmp_path):
             r"1 rows, one generation takes 2 prompts \(generation_batch_size 8 / num_generations 4\)",
         ),
         (tiny.prompts(4, gdro_row=[1] * 4), {}, "has a column 'gdro_row'"),
+        (
+            tiny.prompts(4).rename_column("prompt", "text"),
+            {},
+            r"no column 'prompt', only \['answer', 'text'\]",
+        ),
         (
             tiny.prompts(4),
             {"bin_column": "level"},
