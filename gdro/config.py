@@ -34,6 +34,7 @@ PRESETS = MappingProxyType(
                 "pass_k": 1,
                 "weight_normalization": "mean_one",
                 "utility": "variance",
+                "price_step_size": 0.0,
             }
         ),
     }
@@ -45,8 +46,8 @@ _RELEASED_ROLLOUT = MappingProxyType({"window": 50, "hysteresis": 0.0, "bin_edge
 class GDROConfig(GDROOptions, GRPOConfig):
     """Settings of `GDROTrainer`; with both adversaries off (the default) it trains as ``GRPOConfig`` does.
 
-    Panaganti et al. 2026, sections 3.1 to 3.3; defaults are the paper's where it states one (hysteresis,
-    window and ``max_weight`` from the released code). The mean budget n_bar is ``num_generations``. All
+    Panaganti et al. 2026, sections 3.1 to 3.3; defaults are the paper's where it states one (hysteresis and
+    window are the released code's). The mean budget n_bar is ``num_generations``. All
     fields are flat, so that TRL's command-line parser takes them.
 
     ``preset`` fills every field that is still at its default, so a field set to something else wins; to have
@@ -57,8 +58,9 @@ class GDROConfig(GDROOptions, GRPOConfig):
       "released"     the authors' code: as "paper", but weights of mean one, sample std, the rollout rule
                      whose arms are never updated; with Rollout-GDRO alone also its window 50, hysteresis 0
                      and edges 0.4, 0.75.
-      "recommended"  what section 4 argues for and method notes prefer: error signal, pass rate of single
-                     rollouts, weights of mean one, utility "variance". Provisional: a measured study decides.
+      "recommended"  what section 4 argues for: error signal, pass rate of single rollouts, weights of mean
+                     one, utility "variance", and no price, which an exact budget does not need and which
+                     outweighs small variances. Provisional: a measured study decides.
     Presets leave what belongs to a model and a machine alone: learning rate, batch sizes,
     ``num_generations``, sampling.
 

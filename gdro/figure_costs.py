@@ -89,7 +89,7 @@ def overhead(costs, reported=None, scales=None):
         if extra:
             _reported_costs(axes[0, -1], reported)
             axes[1, -1].axis("off")
-        legend_below(figure, *axes.ravel())
+        legend_below(figure, *axes.ravel(), columns=4)
     return figure
 
 

@@ -59,7 +59,7 @@ class Recorder(TrainerCallback):
         self.writer.flush(**self.facts())
 
     def facts(self) -> dict:
-        """Wall time of all sessions (s), rollouts and completion tokens so far."""
+        """Wall time of all starts of the run (s), rollouts and completion tokens so far."""
         return {
             "wall_seconds": self._spent,
             "rollouts": self.trainer.total_rollouts,

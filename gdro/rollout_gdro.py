@@ -40,7 +40,9 @@ class RolloutGDRO(BudgetedRule):
       "loss"         -(mean loss of the bin's prompts), for the arm they were given: J_b(n), (18);
       "adversarial"  +(mean loss), the released code's sign;
       "variance"     -v_b / n for every arm, (28); v_b averages the prompts' reward variances at the same
-                     rate, the first batch setting it (None: their plain mean, and -v_b / n is summed).
+                     rate, the first batch setting it (None: their plain mean, and -v_b / n is summed). Set
+                     ``price_step_size`` to 0 with it: a plan counts each bin once, and where variances are
+                     small a price alone decides, for the bins that hold the most prompts.
 
     ``budget`` "exact": with (19) met exactly (21) would never move, so price += price_step_size * (asked-for
     mean - mean_budget), the asked-for mean sum_b share_b sum_n p_b(n) n being taken before the projection on

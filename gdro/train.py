@@ -138,7 +138,6 @@ def dry_run(values: dict) -> str:
         )
     shape = model_shape(settings.model)
     work = _workload(values, settings, data)
-    made = planning.plan(shape, work, planning.DEVICES[run.device])
     missing = [] if not args.use_vllm or importlib.util.find_spec("vllm") else ["vllm is not installed here"]
     made = planning.plan(shape, work, planning.DEVICES[run.device])
     head = f"{settings.model.model_name_or_path} on {data.info.description}"
