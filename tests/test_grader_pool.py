@@ -74,7 +74,9 @@ def test_a_process_that_died_is_replaced(pool):
     pool.grade([EASY])
     for number in numbers(pool):
         os.kill(number, signal.SIGKILL)
-    assert pool.grade([EASY, WRONG]) in (["correct", "wrong"], ["crashed", "wrong"])
+    # each process may have been handed its pair before its end was seen: lost, never misjudged
+    for verdict, right in zip(pool.grade([EASY, WRONG]), ["correct", "wrong"], strict=True):
+        assert verdict in (right, "crashed")
     assert pool.grade([EASY, WRONG]) == ["correct", "wrong"]
 
 
