@@ -184,10 +184,16 @@ def _rows(file, fields) -> Iterator[dict]:
         for batch in table.iter_batches(columns=columns):
             yield from batch.to_pylist()
         return
-    with file.open(encoding="utf-8", newline="") as lines:
-        if file.suffix == ".csv":
+    if file.suffix == ".csv":
+        with file.open(encoding="utf-8", newline="") as lines:
             yield from csv.DictReader(lines)
-            return
+        return
+    yield from json_lines(file)
+
+
+def json_lines(file) -> Iterator[dict]:
+    """The objects of a file with one JSON object a line; ValueError names the line that holds none."""
+    with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)

@@ -18,6 +18,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from gdro import checks, tasks
+from gdro.progress import no_bars
 
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
 LEVELS = tasks.TRAIN_LEVELS + tasks.OUTSIDE_LEVELS  # numbers of terms that the base models have met
@@ -261,8 +262,6 @@ def make_model(recipe: Recipe, report=None):
 
 def save(model, tokenizer, folder) -> None:
     """Write a model as a Hugging Face folder, for ``from_pretrained``."""
-    from gdro.training import no_bars
-
     with no_bars():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

@@ -8,9 +8,9 @@ from transformers import PrinterCallback, TrainerCallback
 
 from gdro import checks
 from gdro.config import GDROConfig
-from gdro.progress import calm
+from gdro.progress import calm, no_bars
 from gdro.trainer import GDROTrainer
-from gdro.training import load, no_bars
+from gdro.training import load
 
 COLUMN = "known_bin"
 

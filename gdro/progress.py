@@ -39,6 +39,20 @@ def calm():
         yield
 
 
+@contextmanager
+def no_bars():
+    """Without transformers' progress bars, for the length of a block; the run has its own."""
+    from transformers.utils import logging  # slow to import, and only needed here
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def clock(seconds: float) -> str:
     """Minutes and seconds, hours where there are any.
 

@@ -10,7 +10,7 @@ import pandas as pd
 from gdro import rewards, runs, tasks
 from gdro.arms import ARMS, PROFILES, SCALES, Scale, StudyArm, cells, known, settings
 from gdro.gallery import save_figure, save_table, show
-from gdro.progress import Progress, calm
+from gdro.progress import Progress, calm, no_bars
 from gdro.provenance import surroundings, weights_hash
 from gdro.run_writer import RunWriter, plain, refuse_other_settings
 from gdro.runs import RunError, RunKey, load_runs
@@ -87,7 +87,7 @@ def train_cell(scale, arm, seed, store="data/runs", cycles=None, progress=None, 
     if stage == "finished":
         refuse_other_settings(key, runs.read_manifest(store, key), identity)
         return key.folder(store)
-    from gdro.training import no_bars, run_training  # torch and TRL, only once there is something to train
+    from gdro.training import run_training  # torch and TRL, only once there is something to train
 
     with (
         no_bars(),
@@ -130,7 +130,7 @@ def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=Non
             "notebooks/04_train.ipynb, or "
             f"`snakemake -s notebooks/Snakefile -c2 all --config scales={scale} arms={arm} seeds={seed}`"
         )
-    from gdro.training import evaluate_folder, no_bars
+    from gdro.training import evaluate_folder
 
     plan = {
         **{

@@ -229,16 +229,8 @@ def read_rows(path) -> list[dict]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no prompts file {path.name!r} in {path.parent.name!r}: check the path")
-    rows, lines = {}, path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{path.name}, line {number} is not JSON ({error}): one object a line is expected"
-            ) from error
-        if not isinstance(row, dict):
-            raise ValueError(f"{path.name}, line {number} is not an object with {', '.join(_FIELDS)}")
+    rows = {}
+    for number, row in enumerate(benchmarks.json_lines(path), start=1):
         missing = [field for field in _FIELDS if not isinstance(row.get(field), _FIELDS[field])]
         if missing:
             raise ValueError(

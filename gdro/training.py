@@ -2,12 +2,10 @@
 
 import os
 import shutil
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
-from transformers.utils import logging as hf_logging
 
 from gdro.checkpoints import latest_complete
 from gdro.config import GDROConfig
@@ -15,18 +13,6 @@ from gdro.dapo_filter import FilteredGRPOTrainer
 from gdro.evaluation import evaluate
 from gdro.recorder import Recorder
 from gdro.trainer import GDROTrainer
-
-
-@contextmanager
-def no_bars():
-    """Without transformers' progress bars, for the length of a block; the run has its own."""
-    shown = hf_logging.is_progress_bar_enabled()
-    hf_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            hf_logging.enable_progress_bar()
 
 
 def run_training(writer, settings, arm, start, data, reward, progress) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from gdro import evaluation, tasks
-from gdro.progress import calm
+from gdro.progress import calm, no_bars
 from gdro.rewards import tiny_reward
 
 RECORDS = ("pass-rates", "transfer", "training")
@@ -144,8 +144,6 @@ def measure(
     "transfer": as `transfer` gives it, at the same learning rate. ``report(text)`` says what comes next.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from gdro.training import no_bars
 
     tell = report or (lambda text: None)
     run = {"learning_rate": learning_rate, "folder": folder}

@@ -139,7 +139,7 @@ def test_a_limit_of_one_checkpoint_is_raised_to_two(tmp_path, caplog):
     assert len(checkpoints.checkpoint_folders(tmp_path)) == 2
 
 
-def refused(folder, match, source, **changes):
+def assert_refused(folder, match, source, **changes):
     """Resuming from ``source`` is refused before anything changed."""
     trainer = tiny.make(folder, **(SAVING | changes))
     state = trainer.controller.state_dict()
@@ -153,25 +153,25 @@ def refused(folder, match, source, **changes):
 
 def test_resuming_from_plain_trl_is_refused(tmp_path):
     tiny.train(tmp_path / "trl", trainer=GRPOTrainer, **SAVING)
-    refused(tmp_path / "own", "has no gdro_state.json", str(tmp_path / "trl" / "checkpoint-3"))
-    refused(tmp_path / "trl", "no complete checkpoint", True)
+    assert_refused(tmp_path / "own", "has no gdro_state.json", str(tmp_path / "trl" / "checkpoint-3"))
+    assert_refused(tmp_path / "trl", "no complete checkpoint", True)
 
 
 def test_resuming_under_other_settings_names_both_sides(tmp_path):
     tiny.train(tmp_path / "run", **SAVING, prompt_gdro=True)
     source = str(tmp_path / "run" / "checkpoint-3")
-    refused(tmp_path, "prompt_gdro: saved True, here False", source)
-    refused(
+    assert_refused(tmp_path, "prompt_gdro: saved True, here False", source)
+    assert_refused(
         tmp_path, "prompt_step_size: saved 0.65, here 0.5", source, prompt_gdro=True, prompt_step_size=0.5
     )
-    refused(tmp_path, "num_generations: saved 4, here 2", source, prompt_gdro=True, num_generations=2)
+    assert_refused(tmp_path, "num_generations: saved 4, here 2", source, prompt_gdro=True, num_generations=2)
 
 
 def test_resuming_on_another_data_set_names_both_sides(tmp_path):
     tiny.train(tmp_path / "run", **SAVING)
     source = str(tmp_path / "run" / "checkpoint-3")
-    refused(tmp_path, "num_prompts 8, here 6", source, dataset=tiny.prompts(6))
-    refused(
+    assert_refused(tmp_path, "num_prompts 8, here 6", source, dataset=tiny.prompts(6))
+    assert_refused(
         tmp_path, "another data set: saved data_fingerprint", source, dataset=tiny.prompts(8, extra=[1] * 8)
     )
 
@@ -179,10 +179,12 @@ def test_resuming_on_another_data_set_names_both_sides(tmp_path):
 def test_resuming_from_a_torn_checkpoint_or_a_model_is_refused(tmp_path):
     tiny.train(tmp_path / "run", **SAVING)
     checkpoints.remove_marker(tmp_path / "run" / "checkpoint-3")
-    refused(
+    assert_refused(
         tmp_path,
         "is not a complete checkpoint: it has no gdro_complete",
         str(tmp_path / "run" / "checkpoint-3"),
     )
     tiny.train(tmp_path / "model", **SAVING, save_only_model=True)
-    refused(tmp_path, "save_only_model=True", str(tmp_path / "model" / "checkpoint-3"), save_only_model=True)
+    assert_refused(
+        tmp_path, "save_only_model=True", str(tmp_path / "model" / "checkpoint-3"), save_only_model=True
+    )

@@ -11,17 +11,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gdro import pretrain, tasks
 from gdro.rewards import tiny_reward
 
-SHARES = (0.9, 0.5, 0.2, 0.1, 0.05, 0.0)
-TOY = pretrain.Recipe(
-    layers=1,
-    width=32,
-    heads=1,
-    worked_shares=SHARES,
-    work_steps=12,
-    guess_steps=6,
-    work_batch=16,
-    guess_batch=16,
+TOY = dataclasses.replace(
+    pretrain.RECIPES["toy"], work_steps=12, guess_steps=6, work_batch=16, guess_batch=16
 )
+SHARES = TOY.worked_shares
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """What is measured of a tiny model: pass rates, and what one family's training does to the others."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,15 +9,8 @@ import torch
 
 from gdro import pretrain, tasks, tiny_figures, transfer
 
-TOY = pretrain.Recipe(
-    layers=1,
-    width=32,
-    heads=1,
-    worked_shares=(0.9, 0.5, 0.2, 0.1, 0.05, 0.0),
-    work_steps=12,
-    guess_steps=12,
-    work_batch=16,
-    guess_batch=16,
+TOY = dataclasses.replace(
+    pretrain.RECIPES["toy"], work_steps=12, guess_steps=12, work_batch=16, guess_batch=16
 )
 
 

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from gdro.progress import calm
+from gdro.progress import calm, no_bars
 
 with calm():
     from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
@@ -20,7 +20,6 @@ with calm():
     from gdro import GDROConfig, GDROTrainer, tasks
     from gdro.arms import ARMS
     from gdro.rewards import tiny_reward
-    from gdro.training import no_bars
 
 CYCLES = 6
 SHARED = {
