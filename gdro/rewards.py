@@ -41,6 +41,7 @@ def tiny_reward(completions, answer, **kwargs) -> list[float]:
     >>> tiny_reward(["ve7f5#10", "n#9", "n#10b"], ["10", "10", "10"])
     [1.0, 0.0, 0.0]
     """
+    _check_rows(completions=completions, answer=answer)
     found = [_TINY_ANSWER.search(text) for text in completions]
     return [float(m is not None and int(m.group(1)) == int(a)) for m, a in zip(found, answer, strict=True)]
 
@@ -81,6 +82,7 @@ def verdicts(completions, answer) -> list[str | None]:
     >>> verdicts([r"\boxed{1/2}", r"\boxed{0.3}", r"\boxed{", r"\boxed{9^{9^{9^9}}}"], ["0.5"] * 4)
     ['correct', 'wrong', 'no_answer', 'refused']
     """
+    _check_rows(completions=completions, answer=answer)
     for i, gold in enumerate(answer):
         if not (gold is None or isinstance(gold, str)):
             raise TypeError(f"answer[{i}] is {gold!r}; give a string, or None where there is no answer")
@@ -106,6 +108,7 @@ def verify_gold(answers) -> list[bool]:
     >>> verify_gold(["12", "", r"9^{9^{9^9}}"])
     [True, False, False]
     """
+    _check_rows(answers=answers)
     texts = [_plain(answer) for answer in answers]
     safe = [bool(text) and danger(text) is None for text in texts]
     good = [ok and number(text) is not None for ok, text in zip(safe, texts, strict=True)]
@@ -125,6 +128,7 @@ def choice_reward(completions, answer, **kwargs) -> list[float]:
     >>> choice_reward([r"\boxed{\text{(B)}}", r"\boxed{A or B}", "B"], ["B", "B", "B"])
     [1.0, 0.0, 0.0]
     """
+    _check_rows(completions=completions, answer=answer)
     for i, letter in enumerate(answer):
         if not re.fullmatch("[A-Z]", letter):
             raise ValueError(
@@ -132,6 +136,17 @@ def choice_reward(completions, answer, **kwargs) -> list[float]:
             )
     given = [_CHOICE.fullmatch(last_box(_text(completion)) or "") for completion in completions]
     return [float(m is not None and m[1].upper() == a) for m, a in zip(given, answer, strict=True)]
+
+
+def _check_rows(**named):
+    """Refuse one string where a row each is meant (it would be graded by character), and unequal lengths."""
+    for name, rows in named.items():
+        if isinstance(rows, str):
+            raise TypeError(f"{name} is one string, {rows[:40]!r}; give a list with an entry a row")
+    lengths = {name: len(rows) for name, rows in named.items()}
+    if len(set(lengths.values())) > 1:
+        both = ", ".join(f"{count} {name}" for name, count in lengths.items())
+        raise ValueError(f"every row needs one of each, got {both}")
 
 
 @functools.cache
