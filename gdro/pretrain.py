@@ -7,6 +7,7 @@ rate lies anywhere between guessing and working, and whose skills have to be rei
 """
 
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -34,7 +35,8 @@ class Recipe:
     ``worked_shares`` has one share a family (for the shortest chains); each further term multiplies it by
     ``share_decay``. ``work_direct`` is the share of direct answers in phase 1, ``guess_right`` the share of
     right ones among those of phase 2 (the others are random), ``rehearsal`` the share of phase 2 that
-    repeats phase 1. Rates are AdamW's peak learning rates, batches are in answers.
+    repeats phase 1. Rates are AdamW's peak learning rates, batches are in answers. ``work_threads`` is the
+    number of threads of phase 1 (phase 2 has one): sums in another order end in other weights.
     """
 
     layers: int
@@ -46,6 +48,7 @@ class Recipe:
     work_batch: int = 48
     work_rate: float = 3e-3
     work_direct: float = 0.1
+    work_threads: int = 1
     guess_steps: int = 300
     guess_batch: int = 96
     guess_rate: float = 1e-3
@@ -63,7 +66,8 @@ class Recipe:
             checks.real_number(name, getattr(self, name), low=0, high=1)
         for share in self.worked_shares:
             checks.real_number("worked_shares", share, low=0, high=1)
-        for name in ("layers", "width", "heads", "work_steps", "work_batch", "guess_steps", "guess_batch"):
+        counts = ("layers", "width", "heads", "work_steps", "work_batch", "guess_steps", "guess_batch")
+        for name in (*counts, "work_threads"):
             checks.whole_number(name, getattr(self, name), low=1)
         for name in ("work_rate", "guess_rate"):
             checks.real_number(name, getattr(self, name), above=0)
@@ -94,6 +98,7 @@ RECIPES = MappingProxyType(
             share_decay=0.88,
             work_steps=1400,
             work_rate=5e-3,
+            work_threads=2,
         ),
         "tiny-m": Recipe(
             layers=3,
@@ -252,7 +257,7 @@ def make_model(recipe: Recipe, report=None):
     """Make one base model: phase 1 (learn to work), then phase 2 (learn to guess).
 
     ``report(phase, step, loss)`` is called every 50 steps. Returns the model, its tokenizer and a frame of
-    the losses (phase, step, loss). The same recipe, thread count and version of torch give the same model.
+    the losses (phase, step, loss). The same recipe and version of torch give the same model.
     """
     tokenizer = make_tokenizer()
     model = build_model(recipe, tokenizer)
@@ -265,6 +270,17 @@ def save(model, tokenizer, folder) -> None:
     with no_bars():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def threads(count: int):
+    """``count`` threads for torch's operations, for the length of a block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def teach(model, tokenizer, recipe: Recipe, phase: str, report=None) -> pd.DataFrame:
@@ -289,5 +305,6 @@ def teach(model, tokenizer, recipe: Recipe, phase: str, report=None) -> pd.DataF
     else:
         steps, rate, draw = recipe.guess_steps, recipe.guess_rate, partial(guess, recipe.guess_batch)
     tell = None if report is None else partial(report, phase)
-    losses = supervise(model, tokenizer, steps, rate, draw, tell)
+    with threads(recipe.work_threads if phase == "work" else 1):
+        losses = supervise(model, tokenizer, steps, rate, draw, tell)
     return pd.DataFrame({"phase": phase, "step": np.arange(1, steps + 1), "loss": losses})

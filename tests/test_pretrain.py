@@ -133,6 +133,22 @@ def test_a_recipe_makes_the_same_model_twice(toy):
     assert losses.groupby("phase", sort=False).size().to_dict() == {"work": 12, "guess": 6}
 
 
+@pytest.mark.parametrize("around", [1, 2])
+def test_the_recipe_decides_the_threads(tokenizer, around):
+    """Each phase runs on its own number of threads, whatever is set around it, and leaves that as it was."""
+    recipe = dataclasses.replace(TOY, work_steps=50, guess_steps=50, work_threads=2)
+    before, seen = torch.get_num_threads(), []
+    with pretrain.threads(around):
+        model = pretrain.build_model(recipe, tokenizer)
+        for phase in pretrain.PHASES:
+            pretrain.teach(
+                model, tokenizer, recipe, phase, lambda *step: seen.append(torch.get_num_threads())
+            )
+            assert torch.get_num_threads() == around
+    assert seen == [2, 1]
+    assert torch.get_num_threads() == before
+
+
 def test_the_loss_falls(toy):
     losses = toy[2]["loss"]
     assert losses.iloc[9:12].mean() < losses.iloc[:2].mean() - 0.3
