@@ -8,6 +8,8 @@ in its adversary alone.
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from gdro.study_arms import ARMS, MAIN, registry
+
 # optimiser steps a generation: with one, the paper's surrogate signal is only its KL term
 GENERATION_STEPS = 2
 
@@ -55,22 +57,6 @@ class Scale:
         return self.cycles * GENERATION_STEPS
 
 
-@dataclass(frozen=True)
-class StudyArm:
-    """One way of training: the GDROConfig fields that make it, a label for figures, and what it stands for.
-
-    ``trainer`` is "gdro", or "dapo-filter" for the arm that draws its prompts again and is held to the
-    rollouts of a run instead of its steps. ``groups`` "family x level" fixes the bins from these columns.
-    """
-
-    name: str
-    label: str
-    says: str
-    fields: MappingProxyType
-    trainer: str = "gdro"
-    groups: str | None = None
-
-
 def _tiny(name, **changes):
     batch = {"prompts": 48, "rollouts": 4, "max_completion": 22, "eval_completion": 28}
     # on the CPU, so that a run is the same on every machine; a GPU gains nothing at this size
@@ -78,17 +64,9 @@ def _tiny(name, **changes):
     return Scale(name=name, family="tiny", model=name, task="tiny", extra=extra, **batch, **changes)
 
 
-def _arm(name, label, says, *, trainer="gdro", groups=None, **fields):
-    return StudyArm(name, label, says, MappingProxyType(fields), trainer, groups)
-
-
-def _registry(*entries):
-    return MappingProxyType({entry.name: entry for entry in entries})
-
-
 # The rates were tuned by plain GRPO at 1e-4 to 5e-4, on seeds that no recorded run uses: 3e-4 ends where half
 # of it does, and loses some of what it opened first. Every training prompt is visited ten times or more.
-SCALES = _registry(
+SCALES = registry(
     _tiny("tiny-s", cycles=110, learning_rate=1.5e-4),
     _tiny("tiny-m", cycles=100, learning_rate=1.5e-4),
     _tiny("tiny-l", cycles=100, learning_rate=2e-4),
@@ -110,84 +88,6 @@ COMMON = MappingProxyType(
         "estimator": "any",
     }
 )
-_PROMPT = {
-    "prompt_gdro": True,
-    "prompt_step_size": 0.65,
-    "prompt_exploration": 0.01,
-    "prompt_ema_rate": 0.12,
-    "max_weight": 15.0,
-}
-_ROLLOUT = {
-    "rollout_gdro": True,
-    "rollouts_min": 2,
-    "rollouts_max": 12,
-    "arm_step_size": 0.65,
-    "arm_exploration": 0.01,
-    "arm_ema_rate": 0.4,
-    "price_step_size": 0.05,
-}
-_PAPER = {"signal": "surrogate", "share_normalized": True, "rollout_weighting": "per_response"}
-_ARGUED = {"signal": "error", "share_normalized": False, "rollout_weighting": "per_prompt"}
-
-ARMS = _registry(
-    _arm("grpo", "GRPO", "the baseline: uniform weights, uniform rollouts", **_PAPER),
-    _arm("prompt-gdro", "Prompt-GDRO", "weights per bin, with the paper's settings", **_PROMPT, **_PAPER),
-    _arm("rollout-gdro", "Rollout-GDRO", "rollouts per bin, with the paper's settings", **_ROLLOUT, **_PAPER),
-    _arm("joint", "both", "both adversaries, with the paper's settings", **_PROMPT, **_ROLLOUT, **_PAPER),
-    _arm(
-        "prompt-gdro-error",
-        "Prompt-GDRO (error)",
-        "weights per bin from the failure rate, loss not divided by share",
-        **_PROMPT,
-        **_ARGUED,
-    ),
-    _arm(
-        "rollout-gdro-variance",
-        "Rollout-GDRO (variance)",
-        "rollouts per bin from the reward variance of section 4, every prompt with equal gradient weight",
-        # no price: an exact budget needs none, and where variances are small it decides alone, for the bins
-        # that hold the most prompts, because a plan counts each bin once
-        **(_ROLLOUT | {"price_step_size": 0.0}),
-        **_ARGUED,
-        utility="variance",
-    ),
-    _arm(
-        "dapo-filter",
-        "DAPO filter",
-        "drop rollout groups without variance and refill; the dropped rollouts count",
-        trainer="dapo-filter",
-        **_ARGUED,
-        advantage_clip=None,  # the filter keeps TRL's advantages; five is out of reach with four rollouts
-        advantage_std="sample",
-    ),
-    _arm(
-        "sqrt-law",
-        "square-root law",
-        "variance-optimal rollouts (30) from running variances, no bandit",
-        **(_ROLLOUT | {"rollout_rule": "sqrt-law"}),
-        **_ARGUED,
-    ),
-    _arm(
-        "class-gdro",
-        "class-based GDRO",
-        "fixed groups (family x level), cumulative scores; the step is the paper's 0.65 x 0.12, the weight "
-        "that its moving average gives one observation",
-        groups="family x level",
-        **(_PROMPT | {"prompt_step_size": 0.078, "prompt_score": "cumulative", "score_clip": 1000.0}),
-        **_ARGUED,
-        weight_normalization="mean_one",
-    ),
-    _arm(
-        "class-gdro-ema",
-        "class-based GDRO (EMA)",
-        "the same fixed groups with scores that forget, the form that section 4.2.3 compares with",
-        groups="family x level",
-        **_PROMPT,
-        **_ARGUED,
-        weight_normalization="mean_one",
-    ),
-)
-
 PROFILES = MappingProxyType(
     {
         "quick": MappingProxyType(
@@ -197,7 +97,7 @@ PROFILES = MappingProxyType(
                 "seeds": (0,),
             }
         ),
-        "full": MappingProxyType({"scales": tuple(SCALES), "arms": tuple(ARMS), "seeds": (0, 1, 2, 3, 4)}),
+        "full": MappingProxyType({"scales": tuple(SCALES), "arms": tuple(MAIN), "seeds": (0, 1, 2, 3, 4)}),
     }
 )
 
@@ -215,11 +115,11 @@ def cells(scales, arms, seeds) -> list[tuple[str, str, int]]:
     >>> cells(["tiny-s"], ["grpo", "joint"], [0])
     [('tiny-s', 'grpo', 0), ('tiny-s', 'joint', 0)]
     """
-    for kind, names, registry in (("scale", scales, SCALES), ("arm", arms, ARMS)):
+    for kind, names, there in (("scale", scales, SCALES), ("arm", arms, ARMS)):
         if not names:
-            raise ValueError(f"no {kind} given: name at least one of {', '.join(registry)}")
+            raise ValueError(f"no {kind} given: name at least one of {', '.join(there)}")
         for name in names:
-            known(kind, name, registry)
+            known(kind, name, there)
     if not seeds:
         raise ValueError("no seed given: name at least one integer >= 0")
     for seed in seeds:
@@ -247,14 +147,14 @@ def settings(scale: str, arm: str, seed: int, cycles: int | None = None) -> dict
     chosen = {
         "seed": seed,
         "data_seed": seed,
-        "num_generations": what.rollouts,
+        "num_generations": how.mean_budget or what.rollouts,
         "max_steps": (cycles or what.cycles) * GENERATION_STEPS,
         "per_device_train_batch_size": rows // GENERATION_STEPS,
         "gradient_accumulation_steps": 1,
         "steps_per_generation": GENERATION_STEPS,
         "num_iterations": 1,
         "max_completion_length": what.max_completion,
-        "learning_rate": what.learning_rate,
+        "learning_rate": what.learning_rate * how.rate,
         "lr_scheduler_type": "constant",
         "warmup_steps": 0,
         "temperature": 1.0,
@@ -266,7 +166,7 @@ def settings(scale: str, arm: str, seed: int, cycles: int | None = None) -> dict
         "logging_steps": 1,
         **COMMON,
         **what.extra,
-        **how.fields,
+        **{name: list(value) if isinstance(value, tuple) else value for name, value in how.fields.items()},
     }
     if how.groups:
         chosen["bin_column"] = "static_bin"

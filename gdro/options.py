@@ -6,6 +6,7 @@ Without a trainer, so that the simulator and any other loop build the very parts
 # ruff: noqa: RUF009  (_option returns a dataclass field, which the rule cannot see)
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -15,8 +16,10 @@ from gdro.difficulty import OnlineDifficultyClassifier
 from gdro.outcomes import SIGNALS
 from gdro.prompt_gdro import PromptGDRO
 from gdro.rollout_gdro import RolloutGDRO
+from gdro.shuffled import ShuffledPromptGDRO
 from gdro.sqrt_law import SquareRootLaw
 
+PROMPT_RULES = ("gdro", "shuffled")
 ROLLOUT_RULES = ("gdro", "sqrt-law", "released")
 
 
@@ -52,6 +55,7 @@ class GDROOptions:
     )
     success_threshold: float = _option(0.5, "A rollout is right above this; 0 for rewards of -1 and +1.")
 
+    prompt_rule: str = _option("gdro", "'gdro', or 'shuffled' (a control: weights permuted over the bins).")
     prompt_step_size: float = _option(0.65, "eta of eq. (14).")
     prompt_exploration: float = _option(0.01, "gamma of eq. (15).")
     prompt_ema_rate: float = _option(0.12, "Rate of the scores' moving average, eq. (12).")
@@ -82,6 +86,7 @@ class GDROOptions:
         checks."""
         checks.whole_number("num_bins", self.num_bins, low=1)
         checks.one_of("signal", self.signal, SIGNALS)
+        checks.one_of("prompt_rule", self.prompt_rule, PROMPT_RULES)
         checks.one_of("rollout_rule", self.rollout_rule, ROLLOUT_RULES)
         checks.one_of("rollout_weighting", self.rollout_weighting, ("per_prompt", "per_response"))
         checks.one_of("advantage_std", self.advantage_std, ("sample", "population"))
@@ -110,7 +115,7 @@ class GDROOptions:
         num_bins = classifier.num_bins if bins is None else int(np.max(bins, initial=0)) + 1
         return Controller(
             classifier,
-            prompt=self._prompt_adversary(num_bins) if self.prompt_gdro else None,
+            prompt=self._prompt_adversary(num_bins, seed) if self.prompt_gdro else None,
             rollout=self._rollout_adversary(num_bins, mean_budget, budget) if self.rollout_gdro else None,
             seed=seed,
             mean_budget=mean_budget,
@@ -120,8 +125,9 @@ class GDROOptions:
             success_threshold=self.success_threshold,
         )
 
-    def _prompt_adversary(self, num_bins):
-        return PromptGDRO(
+    def _prompt_adversary(self, num_bins, seed):
+        rule = PromptGDRO if self.prompt_rule == "gdro" else partial(ShuffledPromptGDRO, seed=seed)
+        return rule(
             num_bins,
             step_size=self.prompt_step_size,
             exploration=self.prompt_exploration,

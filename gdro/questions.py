@@ -28,9 +28,9 @@ PAIRED = (
 class Question:
     """One question: what is asked, what we expect, the number that decides, and how it is made.
 
-    ``arms`` are compared with one another (names of study arms, or what will be built as one, in words);
-    ``seeds`` is how many runs a cell gets; ``scales`` where it is asked; ``seen`` the runs that were known
-    when the question was written, which explore and do not confirm.
+    ``arms`` of `gdro.study_arms` are compared with one another, at ``scales`` (a reader may ask at any
+    other), with ``seeds`` runs a cell; ``seen`` says which runs were known when the question was written:
+    they explore and do not confirm.
     """
 
     number: int
@@ -92,7 +92,7 @@ _ASKED = (
         "error is best; spread gains less; the surrogate does nothing; weights permuted over the bins do not "
         "help",
         "mean@8 and pass@8 over all suites",
-        ("grpo", "prompt-gdro", _ERROR, "prompt-gdro-spread", "prompt-gdro-error-shuffled"),
+        ("grpo", "prompt-gdro", _ERROR, "prompt-gdro-error-spread", "prompt-gdro-error-shuffled"),
         seen=SEEN,
     ),
     Question(
@@ -105,13 +105,15 @@ _ASKED = (
         (
             "grpo",
             _VARIANCE,
-            "rollout-gdro-variance, flat over responses",
-            "rollout-gdro-variance, sampled",
-            "rollout-gdro without price",
-            "rollout-gdro without price, utility adversarial",
-            "rollout-gdro, released rule",
+            "rollout-gdro-variance-flat",
+            "rollout-gdro-variance-sample",
+            "rollout-gdro",
+            "rollout-gdro-no-price",
+            "rollout-gdro-adversarial",
+            "rollout-gdro-per-prompt",
+            "rollout-gdro-released",
             "sqrt-law",
-            "sqrt-law, flat over responses",
+            "sqrt-law-flat",
         ),
         seen="seed 0 of sqrt-law and those of " + SEEN,
     ),
@@ -119,24 +121,36 @@ _ASKED = (
         6,
         "How many bins, and does their making matter?",
         "no peak at six: from three to twenty bins the scores stay within two points; the window does not "
-        "matter beyond ten visits; the unbiased estimator with k=1 differs from 'any' by spreading the bins",
+        "matter from five visits on; an estimate of single rollouts spreads the bins and changes little",
         "mean@8 over all suites",
         (
             _ERROR,
-            "3, 6 and 20 bins",
-            "bins of equal mass",
-            "window 10",
-            "hysteresis 0",
-            "estimators unbiased (k=1) and posterior (k=1)",
+            "prompt-gdro-error-bins-3",
+            "prompt-gdro-error-bins-6",
+            "prompt-gdro-error-bins-20",
+            "prompt-gdro-error-equal-mass",
+            "prompt-gdro-error-window-5",
+            "prompt-gdro-error-hysteresis-0",
+            "prompt-gdro-error-unbiased",
+            "prompt-gdro-error-posterior",
         ),
         seen="prompt-gdro-error, seeds 0 to 2",
     ),
     Question(
         7,
         "Which arms and which mean budget should Rollout-GDRO have?",
-        "a narrower range of arms loses less against GRPO; a larger mean budget makes the arms more alike",
+        "a narrower range of arms loses less against GRPO; a larger mean budget makes the arms more alike; "
+        "a mean budget of 2 leaves the adversary no freedom, its smallest arm being 2",
         "mean@8 over all suites, at equal rollouts a run",
-        (_VARIANCE, "arms 2..6", "arms 2..24", "mean budgets 2 and 8, with GRPO at each"),
+        (
+            "grpo",
+            _VARIANCE,
+            "rollout-gdro-variance-arms-6",
+            "rollout-gdro-variance-arms-24",
+            "rollout-gdro-variance-mean-8",
+            "grpo-mean-2",
+            "grpo-mean-8",
+        ),
         seen="rollout-gdro-variance, seeds 0 to 2",
     ),
     Question(
@@ -145,7 +159,19 @@ _ASKED = (
         "the joint effect is the sum of the two within its interval",
         "mean@8 over all suites of none, prompt, rollout and both; the interaction both - prompt - rollout + "
         "none",
-        ("none, prompt, rollout, both", "x signals error, surrogate", "x per_prompt, per_response"),
+        (
+            "grpo",
+            "prompt-gdro",
+            "rollout-gdro",
+            "rollout-gdro-per-prompt",
+            "joint",
+            "joint-per-prompt",
+            _ERROR,
+            _VARIANCE,
+            "rollout-gdro-variance-flat",
+            "joint-argued",
+            "joint-argued-flat",
+        ),
         analysis="the interaction with its interval by the same bootstrap",
         seen=SEEN,
     ),
@@ -158,8 +184,10 @@ _ASKED = (
         (
             "grpo",
             _ERROR,
-            "prompt-gdro-error, weights of mean one",
-            "grpo at half, 1.5 and twice the rate",
+            "prompt-gdro-error-mean-one",
+            "grpo-rate-half",
+            "grpo-rate-more",
+            "grpo-rate-double",
             "dapo-filter",
         ),
         ("tiny-s", "tiny-m"),
@@ -171,7 +199,14 @@ _ASKED = (
         "bins of the online pass rate and static family x level groups do alike; random bins and one bin do "
         "as GRPO",
         "mean@8 and pass@8 over all suites, and mean@8 of the suite outside the training range",
-        ("grpo", _ERROR, "class-gdro", "class-gdro-ema", "ten random bins", "one bin"),
+        (
+            "grpo",
+            _ERROR,
+            "class-gdro",
+            "class-gdro-ema",
+            "prompt-gdro-error-random-bins",
+            "prompt-gdro-error-one-bin",
+        ),
         seen="seed 0 of class-gdro and class-gdro-ema at tiny-s, and " + SEEN,
     ),
     Question(
@@ -200,6 +235,22 @@ _ASKED = (
 )
 
 QUESTIONS = MappingProxyType({question.number: question for question in _ASKED})
+
+
+def matrix(number) -> dict:
+    """What the question compares: {"scales": ..., "arms": ..., "seeds": ...}; unknown numbers raise.
+
+    >>> matrix(4)["seeds"]
+    [0, 1, 2, 3, 4]
+    """
+    if str(number) not in map(str, QUESTIONS):
+        raise ValueError(f"unknown question {number!r}: the questions are 1 to {len(QUESTIONS)}")
+    question = QUESTIONS[int(number)]
+    return {
+        "scales": list(question.scales),
+        "arms": list(question.arms),
+        "seeds": list(range(question.seeds)),
+    }
 
 
 def table() -> pd.DataFrame:

@@ -5,15 +5,17 @@ Everything is checked before anything is computed, and a cell that is refused le
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from gdro import rewards, runs, tasks
-from gdro.arms import ARMS, PROFILES, SCALES, Scale, StudyArm, cells, known, settings
+from gdro.arms import ARMS, PROFILES, SCALES, Scale, cells, known, settings
 from gdro.gallery import save_figure, save_table, show
 from gdro.progress import Progress, calm, no_bars
 from gdro.provenance import surroundings, weights_hash
 from gdro.run_writer import RunWriter, plain, refuse_other_settings
 from gdro.runs import RunError, RunKey, load_runs
+from gdro.study_arms import StudyArm
 
 __all__ = [
     "ARMS",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 REWARDS = {"tiny": "tiny_reward"}
+RANDOM_GROUPS = 10  # as many as the main comparison has bins
 
 
 def repository() -> Path:
@@ -248,8 +251,12 @@ def _model_folder(scale, model) -> Path:
 
 def _training_data(scale, arm):
     data = tasks.load(SCALES[scale].task, split="train")
-    if ARMS[arm].groups is None:
+    groups = ARMS[arm].groups
+    if groups is None:
         return data
+    if groups == "random":
+        labels = np.random.default_rng(0).permutation(len(data)) % RANDOM_GROUPS
+        return data.add_column("static_bin", [f"random {label:02d}" for label in labels])
     # two digits, so that the groups sort by family and then by level
     return data.add_column("static_bin", [f"{row['suite']} {row['level']:02d}" for row in data])
 

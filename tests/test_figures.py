@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from run_store import bin_rows, evaluations, finished_run, key
 
-from gdro import figures, gallery, runs, study, tables
+from gdro import figures, gallery, runs, study, study_arms, tables
 
 ARMS = ("grpo", "prompt-gdro", "rollout-gdro")
 
@@ -125,7 +125,7 @@ def test_the_spread_shows_an_arm_that_does_nothing(frames):
 
 
 def test_every_arm_has_a_colour_of_its_own_that_colour_blind_readers_can_tell():
-    assert set(study.ARMS) <= set(figures.ARM_STYLE)
+    assert set(study_arms.MAIN) <= set(figures.ARM_STYLE)
     colours = [to_rgb(colour) for colour, _, _ in figures.ARM_STYLE.values()]
     signs = [(line, marker) for _, line, marker in figures.ARM_STYLE.values()]
     assert len(set(colours)) == len(colours)

@@ -13,7 +13,7 @@ import pytest
 from run_store import finished_run, key, snapshot
 from safetensors.numpy import load_file
 
-from gdro import arms, runs, study
+from gdro import arms, runs, study, study_arms
 from gdro.config import GDROConfig
 from gdro.run_writer import RunWriter
 
@@ -43,7 +43,8 @@ ADVERSARY = {
         "arm_exploration",
         "arm_ema_rate",
     ),
-    *("price_step_size", "bin_column"),
+    *("price_step_size", "bin_column", "prompt_rule", "selection"),
+    *("num_bins", "bin_edges", "window", "hysteresis", "estimator", "pass_k"),
 }
 
 
@@ -59,7 +60,7 @@ def small(monkeypatch):
 
 
 def test_all_arms_and_scales_are_there():
-    assert set(study.ARMS) == {
+    assert set(study_arms.MAIN) == {
         *("grpo", "prompt-gdro", "rollout-gdro", "joint", "prompt-gdro-error", "rollout-gdro-variance"),
         *("dapo-filter", "sqrt-law", "class-gdro", "class-gdro-ema"),
     }
@@ -85,7 +86,21 @@ def test_every_cell_is_a_valid_configuration(tmp_path, scale, arm):
 def test_arms_differ_in_their_adversary_alone(arm):
     base, own = study.settings("tiny-s", "grpo", 0), study.settings("tiny-s", arm, 0)
     differing = {name for name in {*base, *own} if base.get(name) != own.get(name)}
-    assert differing <= ADVERSARY
+    if study.ARMS[arm].rate != 1:
+        assert differing == {"learning_rate"}
+        assert own["learning_rate"] / base["learning_rate"] == pytest.approx(study.ARMS[arm].rate)
+    elif study.ARMS[arm].mean_budget:
+        assert differing - ADVERSARY == {"num_generations"}
+    else:
+        assert differing <= ADVERSARY
+
+
+@pytest.mark.parametrize("arm", study_arms.VARIANTS)
+def test_a_variant_differs_from_its_arm_in_what_its_name_says(arm):
+    base = max((name for name in study_arms.MAIN if arm.startswith(name)), key=len)
+    own, other = (study.settings("tiny-s", name, 0) for name in (arm, base))
+    assert own != other
+    assert study.ARMS[arm].says.startswith(study.ARMS[base].label)
 
 
 def test_the_paper_arms_have_the_settings_of_appendix_a():
@@ -292,6 +307,15 @@ def test_a_finished_run_lends_its_base_evaluation(uninterrupted, small, tmp_path
     assert sampled == [here.folder(tmp_path) / "model"]
     base = [frame[frame["step"] == 0].reset_index(drop=True) for frame in (found, evaluations)]
     pd.testing.assert_frame_equal(*base)
+
+
+def test_a_variant_with_another_mean_budget_and_random_groups_trains(small, tmp_path):
+    study.train_cell("tiny-s", "grpo-mean-2", 0, tmp_path, cycles=2, progress="none")
+    manifest = runs.read_manifest(tmp_path, key("grpo-mean-2"))
+    assert manifest["rollouts"] == 2 * killed_run.SMALL.prompts * killed_run.SMALL.rollouts
+    study.train_cell("tiny-s", "prompt-gdro-error-random-bins", 0, tmp_path, cycles=2, progress="none")
+    _, bins = runs.read_record(tmp_path, key("prompt-gdro-error-random-bins"))
+    assert bins["bin"].nunique() == study.RANDOM_GROUPS
 
 
 @pytest.mark.parametrize("arm", ["dapo-filter", "sqrt-law", "class-gdro"])
