@@ -1,0 +1,137 @@
+"""What the runs say to the questions of `gdro.questions`: one number a run, then arms paired by seed.
+
+Frames in, frames out. A seed is the unit: its prompts, their order and its initial weights are the same for
+every arm, so arms are compared seed by seed and intervals speak of other seeds.
+"""
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from gdro import statistics
+from gdro.dynamics import RUN
+from gdro.tables import final_step
+
+BASELINE = "grpo"
+COLUMNS = ["arm", "estimate", "low", "high", "seeds", "p", "p_holm"]
+
+
+def scores(evaluations: pd.DataFrame, by=()) -> pd.DataFrame:
+    """mean@k and pass@k of each run at its last evaluated step, over all its prompts or within each of
+    ``by``.
+
+    Columns: scale, arm, seed, ``by``, mean, passed (both in [0, 1]), prompts.
+    """
+    last = final_step(evaluations)
+    rows = last.assign(mean=last["correct"] / last["k"], passed=(last["correct"] > 0).astype(float))
+    found = rows.groupby([*RUN, *by], sort=False)
+    return found.agg(mean=("mean", "mean"), passed=("passed", "mean"), prompts=("mean", "size")).reset_index()
+
+
+def with_initial(evaluations: pd.DataFrame) -> pd.DataFrame:
+    """The rows with a column "initial": how many of its k samples the base model had right (step 0).
+
+    Step 0 is the same for all arms of a scale and seed. A group of many initial successes holds lucky prompts
+    and one of few unlucky ones, for every arm alike: compare arms within a group, not a group with its start.
+    """
+    by = ["scale", "seed", "prompt_id"]
+    start = evaluations[evaluations["step"] == 0].drop_duplicates(by)
+    initial = start[[*by, "correct"]].rename(columns={"correct": "initial"})
+    return evaluations.merge(initial, on=by, how="left", validate="many_to_one")
+
+
+def lowest_suite(evaluations: pd.DataFrame, against: str = BASELINE) -> pd.DataFrame:
+    """Scores of every run in the suite where ``against`` has the lowest mean@k over its seeds, by scale.
+
+    Columns as `scores` with "suite"; scales without runs of ``against`` are left out.
+    """
+    found = scores(evaluations, ["suite"])
+    means = found[found["arm"] == against].groupby(["scale", "suite"], sort=False)["mean"].mean()
+    worst = means.groupby(level="scale", sort=False).idxmin().map(lambda names: names[1])
+    return found[found["suite"] == found["scale"].map(worst)].reset_index(drop=True)
+
+
+def paired(values: pd.DataFrame, value: str, against: str = BASELINE, by=()) -> pd.DataFrame:
+    """Each arm minus ``against``, seed by seed, in the seeds that both have.
+
+    ``values`` one row a run (and one of each ``by``), with the column ``value``. Columns: scale, ``by``, arm,
+    estimate, low, high (95 % bootstrap over seeds), seeds, p (two-sided paired t test over seeds), p_holm
+    (Holm 1979 over the arms of a scale and ``by``). One seed has no interval and no p (NaN); differences that
+    are all equal have no p either, and no difference at all has p = 1.
+    """
+    keys = ["scale", *by]
+    rows = []
+    for names, part in values.groupby(keys, sort=False):
+        wide = part.pivot(index="seed", columns="arm", values=value)
+        if against not in wide:
+            continue
+        group = [
+            [*names, arm, *_difference(own - wide[against])] for arm, own in wide.items() if arm != against
+        ]
+        group = [row for row in group if row[-2]]
+        known = [row for row in group if not np.isnan(row[-1])]
+        adjusted = iter(statistics.holm([row[-1] for row in known])) if known else iter(())
+        rows += [[*row, float("nan") if np.isnan(row[-1]) else next(adjusted)] for row in group]
+    return pd.DataFrame(rows, columns=[*keys, *COLUMNS])
+
+
+def _difference(differences):
+    """Estimate, low, high, number and p of a series of differences, one a seed; NaN entries are left out."""
+    d = differences.dropna().to_numpy(dtype=float)
+    if d.size == 0:
+        return [float("nan")] * 3 + [0, float("nan")]
+    if d.size == 1:
+        return [float(d[0]), float("nan"), float("nan"), 1, float("nan")]
+    found = statistics.bootstrap_interval(d[:, None])
+    if np.ptp(d) > 1e-12 * np.abs(d).max():
+        p = float(stats.ttest_1samp(d, 0.0).pvalue)
+    else:
+        p = float("nan") if d.any() else 1.0
+    return [found.estimate, found.low, found.high, d.size, p]
+
+
+def smoothed(steps: pd.DataFrame, window: int = 10) -> pd.DataFrame:
+    """Pass rate of the batch, each prompt once, as the mean over the ``window`` cycles up to each.
+
+    Columns: scale, arm, seed, cycle, rollouts_total, tokens_total, pass_rate; only whole windows.
+    """
+    ended = steps.dropna(subset=["pass_rate"])
+    table = ended[[*RUN, "cycle", "rollouts_total", "tokens_total", "pass_rate"]].copy()
+    table["pass_rate"] = table.groupby(RUN, sort=False)["pass_rate"].transform(
+        lambda rates: rates.rolling(window).mean()
+    )
+    return table.dropna(subset=["pass_rate"]).reset_index(drop=True)
+
+
+def rollouts_to_match(steps: pd.DataFrame, against: str = BASELINE, window: int = 10) -> pd.DataFrame:
+    """Share of ``against``'s rollouts that each run needs to reach the pass rate where it ends, seed by seed.
+
+    Both are means over ``window`` cycles. Columns: scale, arm, seed, share, reached: a run that never gets
+    there has reached False and share 1. ``against`` itself may pass its last value before its end.
+    """
+    table = smoothed(steps, window)
+    rows = []
+    for (scale, seed), part in table.groupby(["scale", "seed"], sort=False):
+        base = part[part["arm"] == against]
+        if base.empty:
+            continue
+        goal, whole = base["pass_rate"].iloc[-1], base["rollouts_total"].iloc[-1]
+        for arm, own in part.groupby("arm", sort=False):
+            there = own[own["pass_rate"] >= goal]
+            share = min(1.0, there["rollouts_total"].iloc[0] / whole) if len(there) else 1.0
+            rows.append([scale, arm, seed, share, bool(len(there))])
+    return pd.DataFrame(rows, columns=[*RUN, "share", "reached"])
+
+
+def at_equal(steps: pd.DataFrame, cost: str = "tokens_total", window: int = 10) -> pd.DataFrame:
+    """Pass rate of each run where its ``cost`` is that of the cheapest run of its scale and seed.
+
+    ``cost`` "tokens_total" (completion tokens) or "rollouts_total". Columns: scale, arm, seed, pass_rate
+    (mean over the ``window`` cycles up to there) and the cost.
+    """
+    table = smoothed(steps, window)
+    ends = table.groupby(RUN, sort=False)[cost].max()
+    least = ends.groupby(level=["scale", "seed"]).min().rename("least").reset_index()
+    within = table.merge(least, on=["scale", "seed"])
+    within = within[within[cost] <= within["least"]]
+    return within.groupby(RUN, sort=False).tail(1)[[*RUN, "pass_rate", cost]].reset_index(drop=True)
