@@ -10,7 +10,7 @@ from scipy import stats
 
 from gdro import statistics
 from gdro.dynamics import RUN
-from gdro.tables import final_step
+from gdro.tables import ALL, final_step, label
 
 BASELINE = "grpo"
 COLUMNS = ["arm", "estimate", "low", "high", "seeds", "p", "p_holm"]
@@ -88,6 +88,37 @@ def _difference(differences):
     else:
         p = float("nan") if d.any() else 1.0
     return [found.estimate, found.low, found.high, d.size, p]
+
+
+def answer(found: pd.DataFrame, factor=100, unit="points", level=0.05) -> str:
+    """What `paired` found, in a sentence for a title: the arms that differ after Holm's correction, by scale.
+
+    >>> one = {"scale": "s", "arm": "joint", "estimate": -0.03, "p_holm": 0.01}
+    >>> answer(pd.DataFrame([one, {**one, "arm": "grpo-mean-8", "p_holm": 0.4}]))
+    's: both -3.0 points; 1 of 2 arms differs'
+    """
+    parts = []
+    for scale, own in found.groupby("scale", sort=False):
+        sure = own[own["p_holm"] < level]
+        named = [
+            f"{label(arm)} {factor * e:+.1f}" for arm, e in zip(sure["arm"], sure["estimate"], strict=True)
+        ]
+        count = f"{len(sure) or 'none'} of {len(own)} arms differ{'s' * (len(sure) == 1)}"
+        parts.append(f"{scale}: {', '.join(named)} {unit}; {count}" if named else f"{scale}: {count}")
+    return "\n".join(parts) if parts else "no runs to compare"
+
+
+def summary(evaluations: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Scores of each run by suite and over "all", with what it spent: compact enough to keep of every run.
+
+    Columns: scale, arm, seed, suite, mean, passed, prompts, rollouts, tokens (completion tokens in training).
+    """
+    whole = scores(evaluations).assign(suite=ALL)
+    spent = steps.groupby(RUN, sort=False)[["rollouts_total", "tokens_total"]].max()
+    spent = spent.rename(columns=lambda name: name.removesuffix("_total")).reset_index()
+    table = pd.concat([scores(evaluations, ["suite"]), whole], ignore_index=True).merge(spent, on=RUN)
+    names = [*RUN, "suite", "mean", "passed", "prompts", "rollouts", "tokens"]
+    return table.sort_values(RUN, kind="stable")[names].reset_index(drop=True)
 
 
 def smoothed(steps: pd.DataFrame, window: int = 10) -> pd.DataFrame:

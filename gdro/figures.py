@@ -8,6 +8,7 @@ measured. Where an arm or a scale has no run, its panel says so.
 
 from gdro.figure_concept import fig02
 from gdro.figure_costs import overhead, worst_groups
+from gdro.figure_effects import effects
 from gdro.figure_prompts import fig03, fig04, fig05, fig06a
 from gdro.figure_results import benchmark_bars, fig01, reported_bars, reported_table1, tail_bars
 from gdro.figure_rollouts import fig06b, fig07, fig08, fig09
@@ -22,6 +23,7 @@ __all__ = [
     "bin_colours",
     "curve",
     "curve_data",
+    "effects",
     "fig01",
     "fig02",
     "fig03",

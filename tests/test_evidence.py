@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from gdro import evidence
+from gdro import evidence, figures
 
 RUN = ["scale", "arm", "seed"]
 
@@ -111,3 +111,32 @@ def test_at_equal_tokens_the_dear_run_stops_early():
     found = evidence.at_equal(table, window=1).set_index("arm")
     assert found["pass_rate"].to_dict() == {"grpo": 0.4, "dear": 0.4}
     assert found["tokens_total"].to_dict() == {"grpo": 400, "dear": 400}
+
+
+def test_a_summary_has_every_suite_and_all_of_them_with_what_they_cost():
+    table = evidence.summary(evaluation(9, "grpo", [2, 8, 0, 4]), steps("grpo", [0.1, 0.2]))
+    assert table["suite"].tolist() == ["a", "b", "all"]
+    assert table["mean"].tolist() == [0.625, 0.25, 0.4375]
+    assert table["passed"].tolist() == [1.0, 0.5, 0.75]
+    assert set(table["rollouts"]) == {20}
+    assert set(table["tokens"]) == {200}
+
+
+def test_the_figure_shows_each_estimate_and_fills_those_that_hold():
+    base = np.linspace(0.4, 0.6, 6)
+    sure = base + np.array([0.09, 0.1, 0.11, 0.1, 0.09, 0.11])
+    unsure = base + np.array([0.1, -0.1, 0.1, -0.1, 0.02, -0.01])
+    found = evidence.paired(values(grpo=base, joint=sure, other=unsure), "value")
+    figure = figures.effects(found, evidence.answer(found))
+    markers = {
+        line.get_ydata()[0]: line for line in figure.axes[0].lines if line.get_marker() not in ("None", "")
+    }
+    by_arm = dict(zip(found["arm"], markers.values(), strict=True))
+    assert by_arm["joint"].get_xdata()[0] == pytest.approx(10.0)
+    assert by_arm["joint"].get_markerfacecolor() != "white"
+    assert by_arm["other"].get_markerfacecolor() == "white"
+    assert figure.get_suptitle() == "s: both +10.0 points; 1 of 2 arms differs"
+    assert (
+        figures.effects(found.iloc[:0], evidence.answer(found.iloc[:0])).get_suptitle()
+        == "no runs to compare"
+    )
