@@ -62,7 +62,7 @@ def paired(values: pd.DataFrame, value: str, against: str = BASELINE, by=()) -> 
     keys = ["scale", *by]
     rows = []
     for names, part in values.groupby(keys, sort=False):
-        wide = part.pivot(index="seed", columns="arm", values=value)
+        wide = part.pivot(index="seed", columns="arm", values=value)[list(dict.fromkeys(part["arm"]))]
         if against not in wide:
             continue
         group = [
@@ -95,7 +95,7 @@ def answer(found: pd.DataFrame, factor=100, unit="points", level=0.05) -> str:
 
     >>> one = {"scale": "s", "arm": "joint", "estimate": -0.03, "p_holm": 0.01}
     >>> answer(pd.DataFrame([one, {**one, "arm": "grpo-mean-8", "p_holm": 0.4}]))
-    's: both -3.0 points; 1 of 2 arms differs'
+    's: both -3.0 points (1 of 2 arms)'
     """
     parts = []
     for scale, own in found.groupby("scale", sort=False):
@@ -103,8 +103,8 @@ def answer(found: pd.DataFrame, factor=100, unit="points", level=0.05) -> str:
         named = [
             f"{label(arm)} {factor * e:+.1f}" for arm, e in zip(sure["arm"], sure["estimate"], strict=True)
         ]
-        count = f"{len(sure) or 'none'} of {len(own)} arms differ{'s' * (len(sure) == 1)}"
-        parts.append(f"{scale}: {', '.join(named)} {unit}; {count}" if named else f"{scale}: {count}")
+        held = f"{', '.join(named)} {unit}" if named else "no difference"
+        parts.append(f"{scale}: {held} ({len(sure)} of {len(own)} arms)")
     return "\n".join(parts) if parts else "no runs to compare"
 
 

@@ -19,7 +19,7 @@ def effects(found, title, unit="points of mean@8", factor=100, against="grpo") -
     """
     scales = list(dict.fromkeys(found["scale"])) or [""]
     arms = list(dict.fromkeys(found["arm"]))
-    height = 0.8 + 0.2 * max(2, len(arms))
+    height = 0.75 + 0.13 * title.count("\n") + 0.2 * max(2, len(arms))
     with style():
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.subplots(1, len(scales), squeeze=False, sharey=True)[0]
@@ -29,11 +29,12 @@ def effects(found, title, unit="points of mean@8", factor=100, against="grpo") -
                 empty(axis, "no runs to compare")
                 continue
             _points(axis, own, arms, factor)
-            axis.set(title=scale, xlabel=f"{unit}, minus {tables.label(against)}")
+            axis.set_title(scale)
             seeds_note(axis, own["seeds"])
         if arms:
             axes[0].set_yticks(range(len(arms)), [tables.label(arm) for arm in arms])
             axes[0].set_ylim(len(arms) - 0.4, -0.6)
+        figure.supxlabel(f"{unit}, minus {tables.label(against)}", fontsize=8)
         figure.suptitle(title, fontsize=9)
     return figure
 

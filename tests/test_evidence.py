@@ -135,7 +135,7 @@ def test_the_figure_shows_each_estimate_and_fills_those_that_hold():
     assert by_arm["joint"].get_xdata()[0] == pytest.approx(10.0)
     assert by_arm["joint"].get_markerfacecolor() != "white"
     assert by_arm["other"].get_markerfacecolor() == "white"
-    assert figure.get_suptitle() == "s: both +10.0 points; 1 of 2 arms differs"
+    assert figure.get_suptitle() == "s: both +10.0 points (1 of 2 arms)"
     assert (
         figures.effects(found.iloc[:0], evidence.answer(found.iloc[:0])).get_suptitle()
         == "no runs to compare"
