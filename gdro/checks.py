@@ -109,6 +109,18 @@ def _check_limits(name, value, low, high):
         raise ValueError(f"{name} must be at most {high}, got {value}")
 
 
+def boolean(name, value):
+    """Return ``value`` where it is True or False; 0, 1 and words are refused, which mostly come of a
+    misreading.
+
+    >>> boolean("exclude_extremes", False)
+    False
+    """
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
 def one_of(name, value, known):
     """Return ``value`` where it is one of ``known``, else raise naming the known ones.
 

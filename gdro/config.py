@@ -118,8 +118,6 @@ class GDROConfig(GDROOptions, GRPOConfig):
             )
 
     def _check_budget(self):
-        checks.whole_number("rollouts_min", self.rollouts_min, low=2)
-        checks.whole_number("rollouts_max", self.rollouts_max, low=self.rollouts_min)
         if not self.rollouts_min <= self.num_generations <= self.rollouts_max:
             raise ValueError(
                 f"num_generations={self.num_generations} is the mean number of rollouts a prompt and must "

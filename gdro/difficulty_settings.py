@@ -31,7 +31,7 @@ class DifficultySettings:
         checks.one_of("estimator", self.estimator, _ESTIMATORS)
         checks.whole_number("k", self.k, low=1)
         checks.real_number("confidence", self.confidence, low=0.5, below=1)
-        checks.one_of("exclude_extremes", self.exclude_extremes, (False, True))
+        checks.boolean("exclude_extremes", self.exclude_extremes)
         narrowest = np.diff([0.0, *self.inner_edges, 1.0]).min()
         checks.real_number("hysteresis", self.hysteresis, low=0)
         if self.hysteresis >= narrowest:

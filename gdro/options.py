@@ -5,7 +5,7 @@ Without a trainer, so that the simulator and any other loop build the very parts
 
 # ruff: noqa: RUF009  (_option returns a dataclass field, which the rule cannot see)
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 
 import numpy as np
@@ -82,9 +82,14 @@ class GDROOptions:
     advantage_std: str = _option("sample", "Std of a group: 'sample' (TRL) or 'population' (paper).")
 
     def check_choices(self):
-        """Raise ``ValueError`` or ``TypeError``, naming the value, for what no part of the controller
-        checks."""
+        """Raise ``ValueError`` or ``TypeError``, naming the value, for what no part of the controller sees:
+        fields that none takes, and those of an adversary that is off."""
+        for option in fields(GDROOptions):
+            if option.type is bool:
+                checks.boolean(option.name, getattr(self, option.name))
         checks.whole_number("num_bins", self.num_bins, low=1)
+        checks.whole_number("rollouts_min", self.rollouts_min, low=2)
+        checks.whole_number("rollouts_max", self.rollouts_max, low=self.rollouts_min)
         checks.one_of("signal", self.signal, SIGNALS)
         checks.one_of("prompt_rule", self.prompt_rule, PROMPT_RULES)
         checks.one_of("rollout_rule", self.rollout_rule, ROLLOUT_RULES)
@@ -93,6 +98,9 @@ class GDROOptions:
         checks.real_number("success_threshold", self.success_threshold)
         if self.advantage_clip is not None:
             checks.real_number("advantage_clip", self.advantage_clip, above=0)
+        # made for their checks alone, also where they are off; the budget is one that suits the arms
+        self._prompt_adversary(self.num_bins, seed=0)
+        self._bandit(self.num_bins, mean_budget=self.rollouts_min, budget="exact")
 
     def controller(self, num_prompts, *, mean_budget, seed=0, bins=None, data_fingerprint="", budget="exact"):
         """The `Controller` these settings describe.
@@ -100,7 +108,9 @@ class GDROOptions:
         Args: ``num_prompts`` in the data set; ``mean_budget`` n_bar, rollouts a prompt; ``seed`` >= 0;
         ``bins`` (num_prompts,) fixed labels in [0, B), or None; ``data_fingerprint`` names the data set in
         saved states; ``budget`` "dual" lets the rollouts of a batch vary, which a trainer cannot.
+        Raises what `check_choices` and the parts refuse.
         """
+        self.check_choices()
         edges = list(self.bin_edges) if self.bin_edges is not None else self.num_bins
         classifier = OnlineDifficultyClassifier(
             num_prompts=num_prompts,
@@ -140,22 +150,25 @@ class GDROOptions:
             normalization=self.weight_normalization,
         )
 
+    @property
+    def _arms(self):
+        return tuple(range(self.rollouts_min, self.rollouts_max + 1))
+
     def _rollout_adversary(self, num_bins, mean_budget, budget):
-        arms = tuple(range(self.rollouts_min, self.rollouts_max + 1))
         if self.rollout_rule != "gdro":
             checks.one_of(f"budget under rollout_rule {self.rollout_rule!r}", budget, ("exact",))
         if self.rollout_rule == "sqrt-law":
-            return SquareRootLaw(num_bins, arms, mean_budget)
-        settings = {
-            "arms": arms,
-            "mean_budget": mean_budget,
-            "price_step_size": self.price_step_size,
-        }
+            return SquareRootLaw(num_bins, self._arms, mean_budget)
         if self.rollout_rule == "released":
-            return RolloutGDRO.released(num_bins, **settings)
+            return RolloutGDRO.released(num_bins, self._arms, mean_budget, self.price_step_size)
+        return self._bandit(num_bins, mean_budget, budget)
+
+    def _bandit(self, num_bins, mean_budget, budget):
         return RolloutGDRO(
             num_bins,
-            **settings,
+            arms=self._arms,
+            mean_budget=mean_budget,
+            price_step_size=self.price_step_size,
             step_size=self.arm_step_size,
             exploration=self.arm_exploration,
             arm_ema_rate=self.arm_ema_rate,

@@ -41,7 +41,7 @@ class PromptSettings:
         checks.one_of("score", self.score, _SCORES)
         checks.real_number("score_clip", self.score_clip, above=0)
         checks.real_number("max_weight", self.max_weight, above=0)
-        checks.one_of("share_normalized", self.share_normalized, (False, True))
+        checks.boolean("share_normalized", self.share_normalized)
         checks.real_number("share_floor", self.share_floor, above=0, high=1)
         checks.one_of("normalization", self.normalization, _NORMALIZATIONS)
         if self.step_size * self.score_clip > 700:

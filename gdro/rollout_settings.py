@@ -33,7 +33,7 @@ class RolloutSettings:
         checks.one_of("budget", self.mode, ("exact", "dual"))
         checks.one_of("selection", self.selection, ("map", "sample"))
         checks.one_of("utility", self.utility, ("loss", "adversarial", "variance"))
-        checks.one_of("importance_weighted", self.importance_weighted, (False, True))
+        checks.boolean("importance_weighted", self.importance_weighted)
         self._check_loss_bounds()
         if self.importance_weighted:
             self._check_importance_weighted()

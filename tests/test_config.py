@@ -7,6 +7,7 @@ from transformers import HfArgumentParser
 from trl import GRPOConfig, TrlParser
 
 from gdro import GDROConfig
+from gdro.options import GDROOptions
 
 BASE = {
     "use_cpu": True,
@@ -108,6 +109,44 @@ REFUSED = [
 def test_what_is_refused_names_value_and_limit(tmp_path, changes, match):
     with pytest.raises(ValueError, match=match):
         config(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prompt_step_size": -1.0},
+        {"prompt_exploration": 2.0},
+        {"prompt_score": "mean"},
+        {"weight_normalization": "mean-one"},
+        {"share_floor": 0.0},
+        {"rollouts_min": 1},
+        {"rollouts_max": 1},
+        {"arm_step_size": -1.0},
+        {"arm_ema_rate": 1.5},
+        {"price_step_size": -0.1},
+        {"selection": "best"},
+        {"utility": "gain"},
+        {"utility": "gain", "rollout_rule": "sqrt-law", "rollout_gdro": True},
+    ],
+)
+def test_an_adversary_that_is_off_lets_no_typo_pass(tmp_path, changes):
+    with pytest.raises(ValueError, match=str(next(iter(changes.values())))):
+        config(tmp_path, **changes)
+
+
+def test_an_adversary_that_is_off_asks_nothing_of_the_mean_budget(tmp_path):
+    assert config(tmp_path, num_generations=16, per_device_train_batch_size=16).num_generations == 16
+
+
+@pytest.mark.parametrize("value", ["no", 0, 1.0, None])
+@pytest.mark.parametrize(
+    "name", ["prompt_gdro", "rollout_gdro", "exclude_extremes", "share_normalized", "importance_weighted"]
+)
+def test_a_switch_is_true_or_false_and_nothing_else(tmp_path, name, value):
+    with pytest.raises(TypeError, match=f"{name} must be True or False, got {value!r}"):
+        config(tmp_path, **{name: value})
+    with pytest.raises(TypeError, match=f"{name} must be True or False, got {value!r}"):
+        GDROOptions(**{name: value}).controller(3, mean_budget=4)
 
 
 @pytest.mark.parametrize("name", ["rollouts_min", "window", "num_bins", "pass_k"])
