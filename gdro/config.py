@@ -42,6 +42,19 @@ PRESETS = MappingProxyType(
 _RELEASED_ROLLOUT = MappingProxyType({"window": 50, "hysteresis": 0.0, "bin_edges": (0.4, 0.75)})
 
 
+def preset_fields(preset, *, prompt_gdro=False, rollout_gdro=False) -> dict:
+    """The fields that ``preset`` sets, under the adversaries that are on; an unknown name lists the known.
+
+    >>> preset_fields("released", rollout_gdro=True)["bin_edges"]
+    [0.4, 0.75]
+    """
+    checks.one_of("preset", preset, tuple(PRESETS))
+    values = dict(PRESETS[preset])
+    if preset == "released" and rollout_gdro and not prompt_gdro:
+        values |= _RELEASED_ROLLOUT
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
 @dataclass
 class GDROConfig(GDROOptions, GRPOConfig):
     """Settings of `GDROTrainer`; with both adversaries off (the default) it trains as ``GRPOConfig`` does.
@@ -50,8 +63,10 @@ class GDROConfig(GDROOptions, GRPOConfig):
     window are the released code's). The mean budget n_bar is ``num_generations``. All
     fields are flat, so that TRL's command-line parser takes them.
 
-    ``preset`` fills every field that is still at its default, so a field set to something else wins; to have
-    a default back under a preset, set the attributes one by one instead of the preset.
+    ``preset`` fills every field that is at its default, also one that was set to it, which cannot be told
+    from one that was not; a field set to anything else wins. To keep a default, leave ``preset`` out and give
+    its fields: ``GDROConfig(..., **(preset_fields("paper") | {"signal": "error"}))``. (In a recipe of
+    `gdro.recipe`, every field that is written down wins.)
       "paper"        appendix A: loss "grpo", KL 0.001, clip 0.2 / 0.28, advantages clipped to [-5, 5] and
                      divided by the population std, signal "surrogate", loss over share, flat mean over
                      responses.
@@ -87,15 +102,11 @@ class GDROConfig(GDROOptions, GRPOConfig):
     def _fill_from_preset(self):
         if self.preset is None:
             return
-        checks.one_of("preset", self.preset, tuple(PRESETS))
-        values = dict(PRESETS[self.preset])
-        if self.preset == "released" and self.rollout_gdro and not self.prompt_gdro:
-            values |= _RELEASED_ROLLOUT
+        values = preset_fields(self.preset, prompt_gdro=self.prompt_gdro, rollout_gdro=self.rollout_gdro)
         for option in fields(self):
             default = option.default if option.default_factory is MISSING else option.default_factory()
             if option.name in values and getattr(self, option.name) == default:
-                value = values[option.name]
-                setattr(self, option.name, list(value) if isinstance(value, tuple) else value)
+                setattr(self, option.name, values[option.name])
 
     def _check_seed(self):
         if "seed" in (self.generation_kwargs or {}):

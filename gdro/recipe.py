@@ -12,7 +12,7 @@ import yaml
 from trl import ModelConfig, TrlParser
 
 from gdro import checks, planning, rewards
-from gdro.config import GDROConfig
+from gdro.config import GDROConfig, preset_fields
 
 RECIPES = Path(__file__).with_name("recipes")
 REWARDS = {"math": rewards.math_reward, "choice": rewards.choice_reward}
@@ -95,6 +95,7 @@ def parse(values: dict, *, dry_run: bool = False) -> Settings:
     """The `Settings` of a recipe's fields, through TRL's parser, with the trainer's batch fields set from
     prompts, minibatches, generations and processes.
 
+    A field of the recipe wins over its ``preset``, whatever its value.
     dry_run: as one process on the CPU that holds the whole batch, so that everything is checked without
     starting one. Unknown fields, batches that do not divide and whatever the parts refuse raise, with the
     values.
@@ -104,6 +105,9 @@ def parse(values: dict, *, dry_run: bool = False) -> Settings:
         raise ValueError(
             f"{', '.join(given)}: set prompts, minibatches, generations and processes instead; these follow"
         )
+    if values.get("preset") is not None:
+        adversaries = {name: values.get(name, False) for name in ("prompt_gdro", "rollout_gdro")}
+        values = preset_fields(values["preset"], **adversaries) | values | {"preset": None}
     run_only = {option.name for option in fields(RunArguments)}
     (run,) = _parsed([RunArguments], {key: value for key, value in values.items() if key in run_only})
     micro = int(values.get("per_device_train_batch_size", 8))

@@ -7,6 +7,7 @@ from transformers import HfArgumentParser
 from trl import GRPOConfig, TrlParser
 
 from gdro import GDROConfig
+from gdro.config import preset_fields
 from gdro.options import GDROOptions
 
 BASE = {
@@ -61,6 +62,19 @@ def test_presets_fill_what_is_at_its_default_and_leave_the_rest(tmp_path):
         "variance",
         "per_prompt",
     )
+
+
+def test_the_fields_of_a_preset_can_be_given_without_it_so_that_a_default_is_kept(tmp_path):
+    fields = preset_fields("paper")
+    with_preset, without = config(tmp_path, preset="paper"), config(tmp_path, **fields)
+    assert {name: getattr(with_preset, name) for name in fields} == fields
+    assert {name: getattr(without, name) for name in fields} == fields
+    kept = config(tmp_path, **(fields | {"beta": 0.0} | SEVERAL))
+    assert (kept.beta, kept.signal) == (0.0, "surrogate")
+    both = preset_fields("released", prompt_gdro=True, rollout_gdro=True)
+    assert "window" not in both
+    with pytest.raises(ValueError, match="unknown preset 'papr'"):
+        preset_fields("papr")
 
 
 def test_the_controller_has_the_parts_that_were_asked_for(tmp_path):

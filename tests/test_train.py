@@ -74,6 +74,13 @@ def test_overrides_win_and_are_read_as_yaml():
     assert settings.trainer.generation_batch_size == 1024
 
 
+def test_a_field_of_a_recipe_wins_over_its_preset_also_at_its_default():
+    values = recipe("4B-appendix")
+    assert (values["preset"], parse(values, dry_run=True).trainer.beta) == ("paper", 0.001)
+    changed = parse(overridden(values, ["beta=0", "signal=error"]), dry_run=True).trainer
+    assert (changed.beta, changed.signal, changed.rollout_weighting) == (0.0, "error", "per_response")
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
