@@ -55,7 +55,9 @@ def inner_edges(edges):
             f"edges must be a whole number of equal bins, or ascending inner edges in (0, 1), got {edges!r}"
         )
     inner = checks.finite_array("edges", edges, remedy="give ascending inner edges in (0, 1)")
-    if inner.size and not (inner[0] > 0 and inner[-1] < 1 and (np.diff(inner) > 0).all()):
+    if not inner.size:
+        raise ValueError("edges is empty; give inner edges, or a number of equal bins, 1 for one bin")
+    if not (inner[0] > 0 and inner[-1] < 1 and (np.diff(inner) > 0).all()):
         raise ValueError(
             f"edges must ascend strictly inside (0, 1), got {inner.tolist()}; leave out 0 and 1 themselves"
         )

@@ -88,6 +88,11 @@ class GDROOptions:
             if option.type is bool:
                 checks.boolean(option.name, getattr(self, option.name))
         checks.whole_number("num_bins", self.num_bins, low=1)
+        if self.bin_edges is not None and not len(self.bin_edges):
+            raise ValueError(
+                f"bin_edges is {self.bin_edges!r}; leave it None and set num_bins=1 for a single bin, "
+                "or give its inner edges"
+            )
         checks.whole_number("rollouts_min", self.rollouts_min, low=2)
         checks.whole_number("rollouts_max", self.rollouts_max, low=self.rollouts_min)
         checks.one_of("signal", self.signal, SIGNALS)

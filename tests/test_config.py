@@ -101,6 +101,7 @@ REFUSED = [
     ({"advantage_clip": 0.0}, "advantage_clip must be above 0, got 0.0"),
     ({"estimator": "mean"}, "unknown estimator 'mean'"),
     ({"bin_edges": [0.5, 0.2]}, "0.2"),
+    ({"bin_edges": []}, r"bin_edges is \[\]; leave it None and set num_bins=1"),
     ({"bin_edges": [0.5, 1.0]}, "1.0"),
     ({"hysteresis": 0.2}, "hysteresis 0.2 must be smaller"),
     ({"success_threshold": float("nan")}, "success_threshold must be finite"),

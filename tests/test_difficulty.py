@@ -19,7 +19,7 @@ def columns(call):
 @given(scenarios())
 def test_equals_the_oracle(scenario):
     inner, setting, calls = scenario
-    fast, slow = OnlineDifficultyClassifier(edges=inner, **setting), Oracle(inner=inner, **setting)
+    fast, slow = OnlineDifficultyClassifier(edges=inner or 1, **setting), Oracle(inner=inner, **setting)
     everyone = np.arange(setting["num_prompts"])
     for call in calls:
         fast.observe(*columns(call))
@@ -37,10 +37,10 @@ def test_equals_the_oracle(scenario):
 @given(scenarios(), st.integers(0, 19))
 def test_a_restored_classifier_goes_on_alike_and_readers_change_nothing(scenario, cut):
     inner, setting, calls = scenario
-    first = OnlineDifficultyClassifier(edges=inner, **setting)
+    first = OnlineDifficultyClassifier(edges=inner or 1, **setting)
     for call in calls[:cut]:
         first.observe(*columns(call))
-    second = OnlineDifficultyClassifier(edges=inner, **setting)
+    second = OnlineDifficultyClassifier(edges=inner or 1, **setting)
     second.load_state_dict(first.state_dict())
     everyone = np.arange(setting["num_prompts"])
     for call in calls[cut:]:
@@ -61,7 +61,7 @@ def assert_same_state(first, second):
 @given(scenarios(), st.randoms(use_true_random=False))
 def test_the_order_of_different_prompts_does_not_matter(scenario, random):
     inner, setting, calls = scenario
-    first, second = (OnlineDifficultyClassifier(edges=inner, **setting) for _ in range(2))
+    first, second = (OnlineDifficultyClassifier(edges=inner or 1, **setting) for _ in range(2))
     for call in calls:
         first.observe(*columns(call))
         keys = {p: random.random() for p, _, _ in call}
@@ -276,6 +276,7 @@ def test_bad_observations_are_refused_and_change_nothing(call, error, message, e
         ({"edges": [0.4, 1.0]}, "edges must ascend"),
         ({"edges": [0.4, float("nan")]}, r"edges\[1\] is nan"),
         ({"edges": 0}, "edges must be at least 1, got 0"),
+        ({"edges": []}, "edges is empty; .* 1 for one bin"),
         ({"hysteresis": 0.1}, "hysteresis 0.1 must be smaller than the narrowest bin, 0.1 wide"),
         ({"edges": [0.4, 0.45], "hysteresis": 0.06}, "narrowest bin, 0.05 wide"),
         ({"hysteresis": -0.01}, "hysteresis must be at least 0, got -0.01"),
