@@ -5,9 +5,12 @@ a scale share prompts, their order, seed, rollouts a cycle, steps a generation a
 in its adversary alone.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from numbers import Integral
 from types import MappingProxyType
 
+from gdro import checks
 from gdro.study_arms import ARMS, MAIN, registry
 
 # optimiser steps a generation: with one, the paper's surrogate signal is only its KL term
@@ -110,21 +113,34 @@ def known(kind: str, name, registry):
 
 
 def cells(scales, arms, seeds) -> list[tuple[str, str, int]]:
-    """All (scale, arm, seed) of a part of the matrix, checked; an empty part raises.
+    """All (scale, arm, seed) of a part of the matrix, checked, the seeds as plain integers.
+
+    Args: lists, or other iterables, of names and of integers >= 0. Raises ``ValueError`` for an empty one,
+    and for an entry that is unknown or given twice; ``TypeError`` for one name or number in place of a list.
 
     >>> cells(["tiny-s"], ["grpo", "joint"], [0])
     [('tiny-s', 'grpo', 0), ('tiny-s', 'joint', 0)]
     """
+    scales = _listed("scale", scales, ", ".join(SCALES))
+    arms = _listed("arm", arms, ", ".join(ARMS))
+    seeds = [_checked_seed(seed) for seed in _listed("seed", seeds, "the integers >= 0")]
     for kind, names, there in (("scale", scales, SCALES), ("arm", arms, ARMS)):
-        if not names:
-            raise ValueError(f"no {kind} given: name at least one of {', '.join(there)}")
         for name in names:
             known(kind, name, there)
-    if not seeds:
-        raise ValueError("no seed given: name at least one integer >= 0")
-    for seed in seeds:
-        _check_seed(seed)
     return [(scale, arm, seed) for scale in scales for arm in arms for seed in seeds]
+
+
+def _listed(kind, values, choice):
+    """``values`` as a list, refused where it is empty, no list, or names one of them twice."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{kind}s must be a list, got {values!r}: write [{values!r}]")
+    values = list(values)
+    if not values:
+        raise ValueError(f"no {kind} given: name at least one of {choice}")
+    for at, value in enumerate(values):
+        if value in values[:at]:
+            raise ValueError(f"{kind} {value} is given twice: name each one once")
+    return values
 
 
 def settings(scale: str, arm: str, seed: int, cycles: int | None = None) -> dict:
@@ -138,8 +154,8 @@ def settings(scale: str, arm: str, seed: int, cycles: int | None = None) -> dict
     200
     """
     what, how = known("scale", scale, SCALES), known("arm", arm, ARMS)
-    _check_seed(seed)
-    if cycles is not None and (isinstance(cycles, bool) or not isinstance(cycles, int) or cycles < 1):
+    seed = _checked_seed(seed)
+    if cycles is not None and (isinstance(cycles, bool) or not isinstance(cycles, Integral) or cycles < 1):
         raise ValueError(
             f"cycles={cycles!r} must be an integer of at least 1, or None for the {what.cycles} of {scale}"
         )
@@ -148,7 +164,7 @@ def settings(scale: str, arm: str, seed: int, cycles: int | None = None) -> dict
         "seed": seed,
         "data_seed": seed,
         "num_generations": how.mean_budget or what.rollouts,
-        "max_steps": (cycles or what.cycles) * GENERATION_STEPS,
+        "max_steps": int(cycles or what.cycles) * GENERATION_STEPS,
         "per_device_train_batch_size": rows // GENERATION_STEPS,
         "gradient_accumulation_steps": 1,
         "steps_per_generation": GENERATION_STEPS,
@@ -173,6 +189,5 @@ def settings(scale: str, arm: str, seed: int, cycles: int | None = None) -> dict
     return chosen
 
 
-def _check_seed(seed):
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed {seed!r} must be an integer >= 0")
+def _checked_seed(seed):
+    return checks.whole_number("seed", seed, low=0)

@@ -12,6 +12,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 
 import pandas as pd
@@ -69,8 +70,9 @@ class RunKey:
                     f"{field} {name!r} is not a name for a run: "
                     "use letters, digits, '-', '_' and '.', starting with a letter or digit"
                 )
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, Integral) or self.seed < 0:
             raise RunError(f"seed {self.seed!r} is not a name for a run: use an integer >= 0")
+        object.__setattr__(self, "seed", int(self.seed))
 
     def __str__(self):
         return f"{self.scale}/{self.arm}/seed-{self.seed}"

@@ -140,7 +140,7 @@ def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=Non
             "samples": what.eval_samples,
             "max_new_tokens": what.eval_completion,
             "temperature": 1.0,
-            "seed": seed,
+            "seed": key.seed,
         },
         **{"suites": list(dict.fromkeys(data["suite"])), "data_fingerprint": tasks.fingerprint(data)},
     }

@@ -127,20 +127,34 @@ def test_the_paper_arms_have_the_settings_of_appendix_a():
     [
         (lambda: study.settings("tiny-x", "grpo", 0), "unknown scale 'tiny-x'.*tiny-s, tiny-m, tiny-l"),
         (lambda: study.settings("tiny-s", "gpro", 0), "unknown arm 'gpro'.*grpo, prompt-gdro"),
-        (lambda: study.settings("tiny-s", "grpo", -1), "seed -1"),
+        (lambda: study.settings("tiny-s", "grpo", -1), "seed must be at least 0, got -1"),
         (lambda: study.settings("tiny-s", "grpo", 0, cycles=0), "cycles=0"),
         (lambda: study.settings("tiny-s", "grpo", 0, cycles=1.5), r"cycles=1\.5"),
         (lambda: study.cells([], ["grpo"], [0]), "no scale given"),
         (lambda: study.cells(["tiny-s"], [], [0]), "no arm given"),
         (lambda: study.cells(["tiny-s"], ["grpo"], []), "no seed given"),
-        (lambda: study.cells(["tiny-s"], ["grpo"], ["0"]), "seed '0'"),
+        (lambda: study.cells(["tiny-s"], ["grpo"], ["0"]), "seed must be a whole number, got '0'"),
+        (lambda: study.cells("tiny-s", ["grpo"], [0]), r"scales must be a list, got 'tiny-s': write \['"),
+        (lambda: study.cells(["tiny-s"], None, [0]), "arms must be a list, got None"),
+        (lambda: study.cells(["tiny-s"], ["grpo"], 0), r"seeds must be a list, got 0: write \[0\]"),
+        (lambda: study.cells(["tiny-s"], ["grpo", "joint", "grpo"], [0]), "arm grpo is given twice"),
+        (lambda: study.cells(["tiny-s"], ["grpo"], [1, np.int64(1)]), "seed 1 is given twice"),
         (lambda: study.reported("table9"), "unknown table of reported values 'table9'.*table1"),
         (lambda: study.family(["tiny-s", "huge"]), "unknown scale 'huge'"),
     ],
 )
 def test_unknown_names_and_values_are_refused_with_the_known_ones(call, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         call()
+
+
+def test_numpy_integers_are_integers(tmp_path):
+    (cell,) = study.cells(["tiny-s"], ["grpo"], np.arange(1, 2))
+    assert cell == ("tiny-s", "grpo", 1)
+    given = study.settings("tiny-s", "grpo", np.int64(1), cycles=np.int32(3))
+    assert json.dumps(given) == json.dumps(study.settings("tiny-s", "grpo", 1, cycles=3))
+    assert study.status(tmp_path, "tiny-s", "grpo", np.int64(1)) == "absent"
+    assert type(runs.RunKey("tiny-s", "grpo", np.int64(1)).seed) is int
 
 
 def test_a_scale_that_cannot_be_split_into_two_steps_is_refused():
@@ -165,7 +179,7 @@ def test_every_reported_value_says_so():
     [
         ({"scale": "tiny-x"}, "unknown scale"),
         ({"arm": "gpro"}, "unknown arm"),
-        ({"seed": -1}, "seed -1"),
+        ({"seed": -1}, "seed must be at least 0"),
         ({"cycles": 0}, "cycles=0"),
         ({"model": "data/prompts"}, "no Hugging Face model folder"),
     ],
