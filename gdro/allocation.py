@@ -68,7 +68,7 @@ def sample_assignment(counts, log_probs, arms, budget, rng):
            [0, 0, 1]])
     """
     active, problem, shape = _problem(counts, log_probs, arms, budget)
-    totals = drawn_totals(problem, rng)
+    totals = drawn_totals(problem, checks.generator("rng", rng))
     if totals is None:
         totals = drawn_split(problem, rng)
     return _as_prompts(totals, active, problem, shape)

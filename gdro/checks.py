@@ -121,6 +121,17 @@ def boolean(name, value):
     return value
 
 
+def generator(name, value):
+    """Return ``value`` where it is a numpy Generator; a seed is refused, as it would start again at each
+    call."""
+    if not isinstance(value, np.random.Generator):
+        raise TypeError(
+            f"{name} must be a numpy Generator, got {value!r}; make one with numpy.random.default_rng(seed) "
+            "and keep it"
+        )
+    return value
+
+
 def one_of(name, value, known):
     """Return ``value`` where it is one of ``known``, else raise naming the known ones.
 

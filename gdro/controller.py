@@ -38,7 +38,8 @@ class Controller:
     by a column: the classifier still observes, but does not decide; ``data_fingerprint`` any string that
     tells data sets apart; ``success_threshold``: a rollout is correct where its reward exceeds it, unless
     ``observe`` is told.
-    Raises ``ValueError`` where the parts disagree about the number of bins or the mean budget, naming both.
+    Raises ``ValueError`` where the parts disagree about the number of bins or the mean budget, naming both;
+    ``TypeError`` for an adversary in the other's place.
 
     Randomness is counter based: the stream of a cycle is made from (seed, purpose, cycle), so a resumed
     controller needs no generator state, and planning twice gives the same plan.
@@ -67,6 +68,8 @@ class Controller:
         data_fingerprint="",
         success_threshold=0.5,
     ):
+        _check_part("prompt", prompt, "weights_for", "a PromptGDRO")
+        _check_part("rollout", rollout, "plan", "a RolloutGDRO or a rule of its kind")
         self.classifier, self.prompt, self.rollout = classifier, prompt, rollout
         self.seed = checks.whole_number("seed", seed, low=0)
         self.signal = checks.one_of("signal", signal, SIGNALS)
@@ -282,6 +285,11 @@ class Controller:
                 for name in _PARTS
             },
         }
+
+
+def _check_part(name, part, method, wanted):
+    if part is not None and not hasattr(part, method):
+        raise TypeError(f"{name} must be {wanted} or None, got {type(part).__name__}, which has no {method}")
 
 
 def _agreed_budget(mean_budget, rollout):

@@ -96,6 +96,7 @@ class Exp3P:
 
     def draw(self, rng):
         """An arm, drawn from ``probabilities`` with the numpy Generator ``rng``; changes nothing here."""
+        checks.generator("rng", rng)
         cumulative = np.cumsum(self.probabilities)
         index = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
         return int(min(index, cumulative.size - 1))

@@ -97,7 +97,7 @@ class RolloutGDRO(BudgetedRule):
             selection=selection,
             utility=utility,
             importance_weighted=importance_weighted,
-            loss_bounds=tuple(loss_bounds),
+            loss_bounds=loss_bounds,
         )
         self._scores = np.zeros((num_bins, len(self.arms)))
         self._variance = RewardVariance(num_bins, arm_ema_rate)
@@ -169,9 +169,11 @@ class RolloutGDRO(BudgetedRule):
 
         Args: ``bins`` (P,) integers in [-1, B); ``rng`` a numpy Generator.
         Returns (P,) int64, in exact mode summing to P * mean_budget.
-        Raises ``ValueError`` where that is no whole number, naming it.
+        Raises ``ValueError`` where that is no whole number, naming it; ``TypeError`` for a seed in place of
+        the Generator.
         """
         batch = Batch.checked(bins, self.num_bins)
+        checks.generator("rng", rng)
         log_probs = self._log_probabilities()
         assignment, excluded_total = self._assignment(batch, log_probs, rng)
         rollouts = batch.rollouts(assignment, self.arms, excluded_total, rng)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from gdro import checks
 from gdro.batch_budget import Budget
 
@@ -39,11 +41,12 @@ class RolloutSettings:
             self._check_importance_weighted()
 
     def _check_loss_bounds(self):
-        if len(self.loss_bounds) != 2:
-            raise ValueError(f"loss_bounds must be (low, high), got {self.loss_bounds}")
+        if np.shape(self.loss_bounds) != (2,):
+            raise ValueError(f"loss_bounds must be (low, high), got {self.loss_bounds!r}")
         low, high = (checks.real_number("loss_bounds", bound) for bound in self.loss_bounds)
         if not low < high:
             raise ValueError(f"loss_bounds must be (low, high) with low < high, got {self.loss_bounds}")
+        object.__setattr__(self, "loss_bounds", (low, high))
 
     def _check_importance_weighted(self):
         if self.selection != "sample":

@@ -59,9 +59,11 @@ class SquareRootLaw(BudgetedRule):
 
         Args: ``bins`` (P,) integers in [-1, B), -1 takes the mean budget rounded down or up; ``rng`` a numpy
         Generator, which draws the prompts that get more where a bin must be split.
-        Raises ``ValueError`` where P * mean_budget is no whole number, naming it.
+        Raises ``ValueError`` where P * mean_budget is no whole number, naming it; ``TypeError`` for a seed in
+        place of the Generator.
         """
         batch = Batch.checked(bins, self.num_bins)
+        checks.generator("rng", rng)
         own, excluded_total = self.settings.budget.shares(batch.counts, batch.excluded)
         assignment = variance_optimal(batch.counts, self.variances, self.arms, own)
         return batch.rollouts(assignment, self.arms, excluded_total, rng)

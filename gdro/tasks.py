@@ -204,6 +204,8 @@ def load(name: str, path=None, split: str | None = None, suite: str | None = Non
     split = _SPLITS[name][0] if split is None else split
     if split not in _SPLITS[name]:
         raise ValueError(f"unknown split {split!r} of {name}: the known ones are {', '.join(_SPLITS[name])}")
+    if str(path) in ("train", "test") and not Path(path).exists():
+        raise ValueError(f"path={str(path)!r} names a split, not a file: write split={str(path)!r}")
     if name != "tiny":
         if suite not in (None, name):
             raise ValueError(f"unknown suite {suite!r} of {name}: the known one is {name}")

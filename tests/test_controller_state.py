@@ -173,6 +173,14 @@ def test_parts_that_disagree_are_refused(make, message):
         make(OnlineDifficultyClassifier(12, edges=4))
 
 
+def test_an_adversary_in_the_place_of_the_other_is_refused():
+    classifier = OnlineDifficultyClassifier(12, edges=4)
+    with pytest.raises(TypeError, match="prompt must be a PromptGDRO or None, got RolloutGDRO"):
+        Controller(classifier, prompt=RolloutGDRO(4), rollout=PromptGDRO(4))
+    with pytest.raises(TypeError, match=r"rollout must be a RolloutGDRO or .* None, got PromptGDRO"):
+        Controller(classifier, rollout=PromptGDRO(4))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from rollout_steps import assert_same_state, cycle, rng
 
-from gdro import RolloutGDRO
+from gdro import Exp3P, RolloutGDRO
+from gdro.allocation import sample_assignment
+from gdro.sqrt_law import SquareRootLaw
 
 
 @pytest.mark.parametrize(
@@ -104,6 +106,8 @@ def test_readers_change_nothing():
             r"needs a whole mean_budget, got 4\.5",
         ),
         ({"loss_bounds": (1, 0)}, ValueError, r"low < high, got \(1, 0\)"),
+        ({"loss_bounds": None}, ValueError, r"loss_bounds must be \(low, high\), got None"),
+        ({"loss_bounds": (0, 1, 2)}, ValueError, r"loss_bounds must be \(low, high\), got \(0, 1, 2\)"),
         ({"step_size": "0.5"}, TypeError, "step_size must be a number, got '0.5'"),
     ],
 )
@@ -119,6 +123,22 @@ def test_bad_batches_are_named():
         RolloutGDRO(2).plan([0, 2], rng())
     with pytest.raises(ValueError, match=r"bins\[0\] is -2, below the limit -1"):
         RolloutGDRO(2).plan([-2, 0], rng())
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda seed: RolloutGDRO(2).plan([0, 1], seed),
+        lambda seed: RolloutGDRO.released(2).plan([0, 1], seed),
+        lambda seed: RolloutGDRO(2, budget="dual").plan([0, 1], seed),
+        lambda seed: SquareRootLaw(2, (2, 3, 4), 3).plan([0, 1], seed),
+        lambda seed: sample_assignment([1, 1], np.zeros((2, 2)), [2, 3], 5, seed),
+        lambda seed: Exp3P(2, 100).draw(seed),
+    ],
+)
+def test_a_seed_where_a_generator_is_wanted_is_named(draw):
+    with pytest.raises(TypeError, match=r"rng must be a numpy Generator, got 0; make one with numpy"):
+        draw(0)
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,8 @@ def test_one_suite_can_be_asked_for():
         ({"name": "tiny", "style": "chat"}, "tiny takes no style"),
         ({"name": "tiny", "suite": "times-9"}, "unknown suite 'times-9' .* the known ones are times-1, "),
         ({"name": "tiny", "path": "nowhere.jsonl"}, "no prompts file 'nowhere.jsonl'"),
+        ({"name": "tiny", "path": "test"}, "path='test' names a split, not a file: write split='test'"),
+        ({"name": "gsm8k", "path": "test"}, "path='test' names a split"),
     ],
 )
 def test_unknown_names_are_refused(arguments, message):
