@@ -71,7 +71,8 @@ class Exp3P:
 
     Args: ``num_arms`` K >= 2; ``horizon`` T, rounds to be played, long enough that gamma <= 1; ``delta`` in
     (0, 1).
-    Raises ``ValueError`` naming the value and the shortest horizon.
+    Raises ``ValueError`` naming the value and the shortest horizon; and once T rounds were observed, at the
+    next draw or observation, as rates and bound are those of T rounds.
 
     >>> bandit = Exp3P(2, horizon=100)
     >>> bandit.observe(1, 1.0)
@@ -82,6 +83,7 @@ class Exp3P:
     def __init__(self, num_arms, horizon, delta=0.05):
         self.settings = Exp3PSettings(num_arms, horizon, delta)
         self._log_weights = np.zeros(num_arms)
+        self._rounds = 0
 
     @property
     def probabilities(self):
@@ -97,6 +99,7 @@ class Exp3P:
     def draw(self, rng):
         """An arm, drawn from ``probabilities`` with the numpy Generator ``rng``; changes nothing here."""
         checks.generator("rng", rng)
+        self._check_rounds_left()
         cumulative = np.cumsum(self.probabilities)
         index = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
         return int(min(index, cumulative.size - 1))
@@ -109,13 +112,23 @@ class Exp3P:
         """
         arm = checks.whole_number("arm", arm, low=0, high=self.settings.num_arms - 1)
         gain = checks.real_number("gain", gain, low=0, high=1)
+        self._check_rounds_left()
         self._log_weights = updated_log_weights(self._log_weights, arm, gain, self.settings)
+        self._rounds += 1
+
+    def _check_rounds_left(self):
+        if self._rounds >= self.settings.horizon:
+            raise ValueError(
+                f"all {self.settings.horizon} rounds of the horizon were played, and the regret bound ends "
+                "with them; make a new Exp3P, with the horizon that is wanted"
+            )
 
     def state_dict(self):
         """Arrays and plain values that `load_state_dict` takes back."""
         return {
             "settings": json.dumps(asdict(self.settings), sort_keys=True),
             "log_weights": self._log_weights.copy(),
+            "rounds": self._rounds,
         }
 
     def load_state_dict(self, state):
@@ -124,4 +137,6 @@ class Exp3P:
         checks.check_settings("Exp3P", asdict(self.settings), state)
         weights = checks.state_array("Exp3P", state, "log_weights", shape=self._log_weights.shape, kind="f")
         checks.finite_array("saved log_weights", weights, remedy="the file was damaged")
-        self._log_weights = weights
+        rounds = checks.state_array("Exp3P", state, "rounds", shape=(), kind="iu")
+        checks.whole_number("saved rounds", rounds[()], low=0, high=self.settings.horizon)
+        self._log_weights, self._rounds = weights, int(rounds)

@@ -37,12 +37,29 @@ def test_draws_follow_the_probabilities():
 
 def test_weights_too_large_for_floats_do_no_harm():
     bandit = Exp3P(3, 50)
-    for _ in range(20000):
-        bandit.observe(0, 1.0)
-    s = bandit.settings
-    assert bandit.state_dict()["log_weights"].max() > 800
-    np.testing.assert_allclose(bandit.probabilities[1:], s.exploration / 3, rtol=0.5)
+    large = bandit.state_dict() | {"log_weights": np.array([2000.0, 0.0, -2000.0])}
+    bandit.load_state_dict(large)
+    bandit.observe(0, 1.0)
+    assert bandit.state_dict()["log_weights"][0] > 2000
+    np.testing.assert_allclose(bandit.probabilities[1:], bandit.settings.exploration / 3)
     np.testing.assert_allclose(bandit.probabilities.sum(), 1)
+
+
+def test_the_horizon_is_the_number_of_rounds_that_can_be_played():
+    bandit, rng = Exp3P(2, 5), np.random.default_rng(0)
+    for _ in range(5):
+        bandit.observe(bandit.draw(rng), 0.5)
+    last = bandit.probabilities
+    again = Exp3P(2, 5)
+    again.load_state_dict(bandit.state_dict())
+    for over in (bandit, again):
+        with pytest.raises(ValueError, match="all 5 rounds of the horizon were played"):
+            over.draw(rng)
+        with pytest.raises(ValueError, match="all 5 rounds of the horizon were played"):
+            over.observe(0, 0.5)
+        np.testing.assert_array_equal(over.probabilities, last)
+    with pytest.raises(ValueError, match="saved rounds must be at most 5, got 6"):
+        again.load_state_dict(bandit.state_dict() | {"rounds": 6})
 
 
 def late_arm(t, horizon, p):
