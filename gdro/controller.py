@@ -125,9 +125,9 @@ class Controller:
         rows in any order; ``rewards`` real, NaN where the row is no rollout (no reward function answered);
         ``losses`` finite on scored rows, needed by signal "surrogate"; ``correct`` booleans, by default
         rewards > success_threshold. A prompt without a scored row is no visit and takes no part in any
-        update.
-        Raises ``ValueError`` or ``TypeError``, nothing changed, for a plan of another cycle, more rows for a
-        prompt than planned, an infinite reward, or a loss that is not finite.
+        update; a cycle with rows of which none was scored counts as one, and changes the price at most.
+        Raises ``ValueError`` or ``TypeError``, nothing changed, for a plan of another cycle, no rows at all,
+        more rows for a prompt than planned, an infinite reward, or a loss that is not finite.
         """
         start = time.perf_counter()
         self._check_plan(plan)

@@ -35,6 +35,11 @@ class Outcomes:
         index = checks.integer_array(
             "prompt_index", prompt_index, low=0, high=size - 1, remedy="it counts the plan's entries"
         )
+        if index.size == 0:
+            raise ValueError(
+                "there are no rows; observe a plan with the rows that were generated, rewards NaN where "
+                "nothing was scored, or plan again without observing"
+            )
         rows = _checked_rows(index, plan)
         rewards = checks.float_array("rewards", rewards, size=index.size)
         if np.isinf(rewards).any():

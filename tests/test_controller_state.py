@@ -104,6 +104,7 @@ def test_a_state_damaged_in_one_part_leaves_all_parts_alone():
         ),
         ({"prompt_index": [0, 0, 0, 1, 1, 2]}, ValueError, r"prompt_index\[5\] is 2, above the limit 1"),
         ({"rewards": [0, 1, 0, 1, 0, math.inf]}, ValueError, r"rewards\[5\] is inf"),
+        ({"prompt_index": [], "rewards": [], "losses": []}, ValueError, "there are no rows; .* NaN where"),
         ({"rewards": [0, 1]}, ValueError, r"rewards must have shape \(6,\)"),
         ({"losses": [0, 0, NAN, 0, 0, 0]}, ValueError, r"losses\[2\] is nan"),
         ({"losses": None}, ValueError, 'signal "surrogate" needs the losses'),
