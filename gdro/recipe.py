@@ -4,6 +4,7 @@ The fields are those of `RunArguments` here, of `gdro.config.GDROConfig` (with T
 it) and of TRL's ``ModelConfig``; ``extends: NAME`` takes another recipe's first.
 """
 
+import difflib
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,6 +14,8 @@ from trl import ModelConfig, TrlParser
 
 from gdro import checks, planning, rewards
 from gdro.config import GDROConfig, preset_fields
+from gdro.prompts import STYLES
+from gdro.sources import BENCHMARKS
 
 RECIPES = Path(__file__).with_name("recipes")
 REWARDS = {"math": rewards.math_reward, "choice": rewards.choice_reward}
@@ -46,9 +49,16 @@ class RunArguments:
     def __post_init__(self):
         for name in ("prompts", "minibatches", "generations", "processes", "mean_completion"):
             checks.whole_number(name, getattr(self, name), low=1)
+        checks.one_of("task", self.task, tuple(BENCHMARKS))
+        checks.one_of("style", self.style, STYLES)
         checks.one_of("reward", self.reward, tuple(REWARDS))
         checks.one_of("sharding", self.sharding, SHARDING)
         checks.one_of("device", self.device, tuple(planning.DEVICES))
+        if self.data_path is not None and not Path(self.data_path).exists():
+            raise FileNotFoundError(
+                f"data_path {self.data_path!r} is neither a file nor a folder: check it, or leave it out for "
+                "the hub's"
+            )
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ def recipe(name) -> dict:
         if not path.is_file():
             known = ", ".join(sorted(p.stem for p in RECIPES.glob("*.yaml")))
             raise ValueError(f"unknown recipe {str(name)!r}: give a file, or one of {known}")
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values = _yaml(path.name, path.read_text(encoding="utf-8"))
     if not isinstance(values, dict):
         raise ValueError(f"{path.name} holds no fields: one `key: value` a line is expected")
     parent = values.pop("extends", None)
@@ -87,8 +97,15 @@ def overridden(values: dict, changes) -> dict:
         key, equals, value = change.partition("=")
         if not equals or not key.isidentifier():
             raise ValueError(f"{change!r} is no override: write key=value, the key a field of the recipe")
-        values[key] = yaml.safe_load(value)
+        values[key] = _yaml(change, value)
     return values
+
+
+def _yaml(name, text):
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name!r} cannot be read as YAML: {error}") from error
 
 
 def parse(values: dict, *, dry_run: bool = False) -> Settings:
@@ -143,8 +160,14 @@ def _parsed(kinds, values):
     parser = TrlParser(kinds)
     unknown = parser.set_defaults_with_config(**values)
     if unknown:
-        names = ", ".join(name.removeprefix("--") for name in unknown[::2])
+        known = [option.name for kind in kinds for option in fields(kind)]
+        names = ", ".join(_with_nearest(name.removeprefix("--"), known) for name in unknown[::2])
         raise ValueError(
             f"unknown fields {names}: the known ones are those of {', '.join(k.__name__ for k in kinds)}"
         )
     return parser.parse_args_into_dataclasses(args=[])
+
+
+def _with_nearest(name, known):
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f"{name!r} (did you mean {nearest[0]!r}?)" if nearest else repr(name)

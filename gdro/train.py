@@ -117,13 +117,15 @@ def model_shape(model) -> planning.ModelShape:
 
 
 def dry_run(values: dict) -> str:
-    """Build and check everything but the weights, and return the plan as text; nothing is trained.
+    """Build and check everything but the weights, and return the plan as text; nothing is trained. What is
+    read, from the hub or the disk, is announced on stderr.
 
     Raises what the data, the settings or the controller refuse, and for a grader that does not tell a right
     answer of the data from a wrong one.
     """
     settings = parse(values, dry_run=True)
     run, args = settings.run, settings.trainer
+    _announce(f"reading and checking the prompts of {run.task} from {run.data_path or 'the hub or a cache'}")
     data = training_data(run)
     if len(data) < run.prompts:
         raise ValueError(f"{run.task} has {len(data)} prompts, a generation takes {run.prompts}: lower it")
@@ -136,12 +138,17 @@ def dry_run(values: dict) -> str:
             f"the grader {run.reward!r} gave {right} and {wrong} for a right and a wrong answer of "
             f"{run.task}: take the other one"
         )
+    _announce(f"counting the parameters of {settings.model.model_name_or_path}, without its weights")
     shape = model_shape(settings.model)
     work = _workload(values, settings, data)
     missing = [] if not args.use_vllm or importlib.util.find_spec("vllm") else ["vllm is not installed here"]
     made = planning.plan(shape, work, planning.DEVICES[run.device])
     head = f"{settings.model.model_name_or_path} on {data.info.description}"
     return "\n".join([head, *missing, planning.describe(made, shape, work, run.device)])
+
+
+def _announce(text):
+    print(f"{text} ...", file=sys.stderr, flush=True)
 
 
 def _workload(values, settings, data):
@@ -170,7 +177,8 @@ def _workload(values, settings, data):
 
 
 def main(arguments=None) -> None:
-    """The command line; see the module."""
+    """The command line; see the module. What is wrong with the recipe, or found so by a dry run, ends it with
+    one line and exit status 2."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m gdro.train", description=__doc__.splitlines()[0])
     parser.add_argument("--config", required=True, metavar="RECIPE", help="a YAML file, or a recipe's name")
@@ -181,12 +189,15 @@ def main(arguments=None) -> None:
         "changes", nargs="*", metavar="key=value", help="fields that differ from the recipe's"
     )
     given = parser.parse_intermixed_args(arguments)
-    values = overridden(recipe(given.config), given.changes)
-    if given.dry_run:
-        print(dry_run(values))
-        return
     started = "WORLD_SIZE" in os.environ
-    settings = parse(values, dry_run=not started and int(values.get("processes", 1)) > 1)
+    try:
+        values = overridden(recipe(given.config), given.changes)
+        if given.dry_run:
+            print(dry_run(values))
+            return
+        settings = parse(values, dry_run=not started and int(values.get("processes", 1)) > 1)
+    except (OSError, TypeError, ValueError) as error:
+        parser.exit(2, f"{parser.prog}: error: {' '.join(str(error).split())}\n")
     if started or settings.run.processes == 1:
         train(settings)
     else:

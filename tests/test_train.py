@@ -85,7 +85,10 @@ def test_a_field_of_a_recipe_wins_over_its_preset_also_at_its_default():
     ("values", "message"),
     [
         ({"max_steps": 3}, "max_steps: set prompts, minibatches"),
-        ({"learning_rte": 1}, "unknown fields learning_rte: .* GDROConfig"),
+        ({"learning_rte": 1}, r"unknown fields 'learning_rte' \(did you mean 'learning_rate'\?\): .*GDROC"),
+        ({"zzzzzz": 1}, "unknown fields 'zzzzzz': the known"),
+        ({"task": "dpao"}, "unknown task 'dpao'"),
+        ({"style": "caht"}, "unknown style 'caht'"),
         (
             {"prompts": 10, "minibatches": 3},
             r"80 rows .* \(10 prompts\) do not divide into 3 minibatches .* of 8",
@@ -108,6 +111,36 @@ def test_a_recipe_that_is_not_there_lists_those_that_are():
         recipe("4B-paper")
 
 
+@pytest.mark.parametrize(
+    ("config", "changes", "message"),
+    [
+        ("4B-paper", [], "unknown recipe '4B-paper': give a file, or one of 1.7B-appendix"),
+        ("4B-appendix", ["learning_rte=1"], "did you mean 'learning_rate'?"),
+        ("4B-appendix", ["data_path=nowhere.parquet"], "data_path 'nowhere.parquet' is neither a file"),
+        ("4B-appendix", ["processes"], "'processes' is no override"),
+        ("4B-appendix", ["bin_edges=[0.1"], "'bin_edges=[0.1' cannot be read as YAML"),
+        ("4B-appendix", ["utility=gain"], "unknown utility 'gain'"),
+        ("1.7B-lora", [f"data_path={stand_in.ROWS}"], "dapo has 6 prompts, a generation takes 128"),
+    ],
+)
+def test_a_mistake_of_the_user_is_one_line_and_status_2(config, changes, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        train.main(["--config", config, "--dry-run", *changes])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()
+    assert message in said[-1]
+    assert said[-1].startswith("python -m gdro.train: error: ")
+    assert not any("Traceback" in line for line in said)
+
+
+def test_a_mistake_is_found_before_anything_is_started(capsys):
+    with pytest.raises(SystemExit) as ended:
+        train.main(["--config", "8B-appendix", "rollouts_maks=8"])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'rollouts_maks' (did you mean 'rollouts_max'?)" in line
+
+
 def test_what_is_no_override_is_refused():
     with pytest.raises(ValueError, match="'prompts' is no override: write key=value"):
         overridden({}, ["prompts"])
@@ -125,7 +158,11 @@ def test_started_processes_must_be_as_many_as_the_recipe_says(monkeypatch):
 def test_a_dry_run_builds_and_checks_everything_and_trains_nothing(tmp_path, capsys):
     changes = [f"data_path={stand_in.ROWS}", "prompts=4", f"output_dir={tmp_path / 'run'}", "processes=2"]
     train.main(["--config", "8B-lora", "--dry-run", *changes])
-    text = capsys.readouterr().out
+    text, said = capsys.readouterr()
+    assert said.splitlines()[-2:] == [
+        f"reading and checking the prompts of dapo from {stand_in.ROWS} ...",
+        "counting the parameters of Qwen/Qwen3-8B-Base, without its weights ...",
+    ]
     assert "Qwen/Qwen3-8B-Base on dapo: 6 rows" in text
     assert "model: 8.19 billion parameters, 0.087 trained" in text
     assert "batch: 4 prompts x 4 rollouts, 500 generations, 2 x h100-80" in text
