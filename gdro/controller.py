@@ -34,10 +34,10 @@ class Controller:
 
     Args: ``classifier`` an `OnlineDifficultyClassifier`; ``prompt`` a `PromptGDRO`, or None (weights 1);
     ``rollout`` a `RolloutGDRO` or a rule of its kind, or None: every prompt has ``mean_budget`` rollouts,
-    which is required then; ``seed`` >= 0; ``bins`` (N,) fixed bin of every prompt in [0, B), for groups given
-    by a column: the classifier still observes, but does not decide; ``data_fingerprint`` any string that
-    tells data sets apart; ``success_threshold``: a rollout is correct where its reward exceeds it, unless
-    ``observe`` is told.
+    which nothing else says, so that ``Controller(classifier)`` alone is refused; ``seed`` >= 0; ``bins`` (N,)
+    fixed bin of every prompt in [0, B), for groups given by a column: the classifier still observes, but does
+    not decide; ``data_fingerprint`` any string that tells data sets apart; ``success_threshold``: a rollout
+    is correct where its reward exceeds it, unless ``observe`` is told.
     Raises ``ValueError`` where the parts disagree about the number of bins or the mean budget, naming both;
     ``TypeError`` for an adversary in the other's place.
 

@@ -110,11 +110,12 @@ class RolloutGDRO(BudgetedRule):
         """The rule as the authors' released code behaves: a fixed allocation that never learns.
 
         There a dictionary with the chosen arms is overwritten before the update, so the arm probabilities
-        stay uniform and the price 0 for ever (``price_step_size`` has no effect). All assignments tie; which
-        one wins follows from its loop, reproduced here: bins in order of first appearance, arms ascending,
-        only a strict gain replaces. So the bin that appears last gets the smallest arm that leaves the others
-        a way to spend the rest, and so on backwards. Departure: the released code uses the bins of the batch
-        before, by position; here, the prompts' own.
+        stay uniform. The price belongs to that update too (it would be added to an arm's loss, and moved):
+        ``shadow_price`` is 0 for ever, and ``price_step_size`` is checked and kept, and does nothing. All
+        assignments tie; which one wins follows from its loop, reproduced here: bins in order of first
+        appearance, arms ascending, only a strict gain replaces. So the bin that appears last gets the
+        smallest arm that leaves the others a way to spend the rest, and so on backwards. Departure: the
+        released code uses the bins of the batch before, by position; here, the prompts' own.
 
         >>> RolloutGDRO.released(3, mean_budget=4).plan([2, 0, 1], np.random.default_rng(0))
         array([8, 2, 2])
