@@ -1,9 +1,11 @@
 """The README's promises that a machine can check: its Python runs, its test command is the gate's."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -25,6 +27,17 @@ def test_every_python_fence_runs(tmp_path, monkeypatch, capsys):
     assert names["trainer"].controller.cycle > 0
     assert (tmp_path / names["args"].output_dir).is_dir()
     assert 2 <= float(capsys.readouterr().out.split()[-1]) <= 12  # rollouts a prompt, printed last
+
+
+def test_the_executor_of_the_slurm_profile_is_named_and_comes_with_the_extra():
+    profile = yaml.safe_load((ROOT / "notebooks/profiles/slurm/config.yaml").read_text(encoding="utf-8"))
+    package = f"snakemake-executor-plugin-{profile['executor']}"
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    assert any(needed.startswith(package) for needed in extras["cluster"])
+    assert f"`{package}`" in README
+    assert ".[cluster]" in README
 
 
 def test_the_gate_runs_the_test_command_of_the_readme():
