@@ -5,6 +5,8 @@ DAPO (Yu et al., arXiv 2503.14476, section 3.2, "dynamic sampling"). Every rollo
 those of dropped groups.
 """
 
+import math
+
 import numpy as np
 import torch
 from torch import nn
@@ -38,11 +40,12 @@ class FilteredGRPOTrainer(GDROTrainer):
 
     Departures from DAPO: fresh prompts come from a stream of their own, so that the order of the planned
     prompts is that of the other study arms; rounds are bounded. TRL's own reward metrics are means over the
-    rounds.
+    rounds. On several processes a round may draw a few prompts more, so that each generates equally many
+    rows; they count as all others.
 
     Args: as `GDROTrainer`, and ``max_rounds`` >= 0; ``rollout_budget``: stop at the end of the cycle that
     brings ``total_rollouts`` to it, or None.
-    Errors: ``ValueError`` for several processes, or an adversary turned on.
+    Errors: ``ValueError`` for an adversary turned on.
     """
 
     def __init__(self, *args, max_rounds=4, rollout_budget=None, **kwargs):
@@ -52,11 +55,6 @@ class FilteredGRPOTrainer(GDROTrainer):
             )
         self.max_rounds, self.rollout_budget, self.fresh_drawn = max_rounds, rollout_budget, 0
         super().__init__(*args, **kwargs)
-        if self.accelerator.num_processes > 1:
-            raise ValueError(
-                f"FilteredGRPOTrainer runs on one process, got {self.accelerator.num_processes}: refilling "
-                "would need different batch sizes on each; use one process"
-            )
         if rollout_budget is not None:
             self.add_callback(_StopAtBudget(self))
 
@@ -79,14 +77,17 @@ class FilteredGRPOTrainer(GDROTrainer):
             flat = torch.nonzero(~self._varies(scores))[:, 0]
             if not len(flat):
                 break
-            rows, inputs = self._fresh(len(flat), columns)
+            rows, inputs = self._fresh(self._shareable(len(flat)), columns)
             fresh, fresh_scores = self._generated(inputs)
             self._metrics["train"]["frac_reward_zero_std"].pop()
             everything.append((rows, fresh_scores))
-            use = torch.nonzero(self._varies(fresh_scores))[:, 0]
+            use = torch.nonzero(self._varies(fresh_scores))[: len(flat), 0]
             into, outof = self._rows_of(flat[: len(use)]), self._rows_of(use)
-            batch = _merged(batch, fresh, into, outof, self._tokenizer.pad_token_id)
             scores[into] = fresh_scores[outof]
+            own = self._own_rows(len(batch["prompt_ids"]))
+            here = (into >= own.start) & (into < own.stop)
+            fresh = self._of_all_processes(fresh)
+            batch = _merged(batch, fresh, into[here] - own.start, outof[here], self._tokenizer.pad_token_id)
         return self._finish(batch, scores, everything)
 
     def _finish(self, batch, scores, everything):
@@ -95,11 +96,13 @@ class FilteredGRPOTrainer(GDROTrainer):
         metrics["gdro/filter_rounds"].append(len(everything) - 1)
         metrics["gdro/filter_kept_flat"].append(int((~self._varies(scores)).sum()))
         sizes = torch.full((len(scores) // self.num_generations,), self.num_generations, device=scores.device)
-        batch["advantages"] = self._raw_advantages(scores, sizes)
+        raw = self._raw_advantages(scores, sizes)
+        batch["advantages"] = raw[self._own_rows(len(batch["prompt_ids"]))]
         mask = batch["completion_mask"] * batch.get("tool_mask", 1)
-        batch["num_items_in_batch"] = mask.sum()
+        batch["num_items_in_batch"] = self.accelerator.gather(mask.sum()).sum()
         self._scores = torch.cat([part for _, part in everything])
         plan = self.controller.plan(self._prompt_of_row[np.concatenate([rows for rows, _ in everything])])
+        self._check_same_everywhere(plan)
         self._open_cycle(plan, batch, batch["advantages"])
         return batch
 
@@ -107,6 +110,28 @@ class FilteredGRPOTrainer(GDROTrainer):
         """The parent's batch for ``inputs`` and a copy of its scores (rows, F)."""
         batch = super(GDROTrainer, self)._generate_and_score_completions(inputs)
         return batch, self._scores.clone()
+
+    def _shareable(self, count):
+        """``count`` rollout groups, or the few more that give every process equally many rows."""
+        step = self.accelerator.num_processes // math.gcd(
+            self.accelerator.num_processes, self.num_generations
+        )
+        return -(-count // step) * step
+
+    def _of_all_processes(self, batch):
+        """The rows of every process, padded alike; groups that are refilled may lie on another one."""
+        if self.accelerator.num_processes == 1:
+            return batch
+        fill = _fill(self._tokenizer.pad_token_id)
+        return {
+            key: self.accelerator.gather(
+                self.accelerator.pad_across_processes(
+                    value, dim=1, pad_index=fill.get(key, 0), pad_first=key in _PADDED_LEFT
+                )
+            )
+            for key, value in batch.items()
+            if key in _PADDED_LEFT + _PADDED_RIGHT
+        }
 
     def _varies(self, scores):
         """(groups,) bool: whether two scored rewards of the group differ."""
@@ -121,7 +146,7 @@ class FilteredGRPOTrainer(GDROTrainer):
         return (groups.unsqueeze(1) * self.num_generations + within).flatten()
 
     def _fresh(self, count, columns):
-        """The next ``count`` rows of the stream, and their inputs with ``columns``."""
+        """The next ``count`` rows of the stream, and this process's share of their inputs (``columns``)."""
         total = len(self.train_dataset)
         at = np.arange(self.fresh_drawn, self.fresh_drawn + count)
         orders = {epoch: self._order(epoch) for epoch in np.unique(at // total).tolist()}
@@ -133,7 +158,7 @@ class FilteredGRPOTrainer(GDROTrainer):
             for example in examples
             for _ in range(self.num_generations)
         ]
-        return rows, inputs
+        return rows, inputs[self._own_rows(len(inputs) // self.accelerator.num_processes)]
 
     def _order(self, epoch):
         return np.random.default_rng([self.args.seed, _STREAM, epoch]).permutation(len(self.train_dataset))
@@ -166,12 +191,7 @@ class _StopAtBudget(TrainerCallback):
 def _merged(batch, fresh, into, outof, pad_token):
     """``batch`` with its rows ``into`` replaced by the rows ``outof`` of ``fresh``, both padded to the
     wider."""
-    fill = {
-        "prompt_ids": pad_token,
-        "completion_ids": pad_token,
-        "tool_mask": 1,
-        "importance_sampling_ratio": 1,
-    }
+    fill = _fill(pad_token)
     merged = {}
     for key, value in batch.items():
         if key in ("advantages", "num_items_in_batch"):
@@ -186,6 +206,16 @@ def _merged(batch, fresh, into, outof, pad_token):
         merged[key] = _padded(value, width, fill.get(key, 0), left)
         merged[key][into] = _padded(fresh[key], width, fill.get(key, 0), left)[outof]
     return merged
+
+
+def _fill(pad_token):
+    """What stands in the padding of the tensors that are not padded with zeros."""
+    return {
+        "prompt_ids": pad_token,
+        "completion_ids": pad_token,
+        "tool_mask": 1,
+        "importance_sampling_ratio": 1,
+    }
 
 
 def _padded(value, width, fill, left):

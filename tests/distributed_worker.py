@@ -7,6 +7,8 @@ import tiny_model as tiny
 import torch
 from trl import GRPOTrainer
 
+from gdro.dapo_filter import FilteredGRPOTrainer
+
 ROLLOUTS = [2, 3, 7]
 TWO = {
     "per_device_train_batch_size": 6,
@@ -41,9 +43,8 @@ def record(folder, name, trainer, plans=()):
     if hasattr(trainer, "controller"):
         result["controller"] = trainer.controller.state_dict()
         result["counts"] = [trainer.total_rollouts, trainer.total_completion_tokens]
-        result["texts"] = trainer.processing_class.batch_decode(
-            batches[0]["prompt_ids"], skip_special_tokens=True
-        )
+        for key, ids in (("texts", "prompt_ids"), ("completions", "completion_ids")):
+            result[key] = trainer.processing_class.batch_decode(batches[0][ids], skip_special_tokens=True)
     torch.save(result, folder / f"{name}-{rank}.pt")
 
 
@@ -54,12 +55,34 @@ def run(folder, name, resume=None, rollouts=None, script=True, **changes):
     record(folder, name, trainer, plans)
 
 
+HARD = set(tiny.TEXTS[:4])
+
+
+def mostly_flat(prompts, completions, **kwargs):
+    """Rewards of four prompts of six never vary."""
+    return [0.0 if p in HARD else sum(map(ord, c)) % 5 for p, c in zip(prompts, completions, strict=True)]
+
+
+def run_filtered(folder):
+    trainer = tiny.make(
+        folder / "filtered",
+        mostly_flat,
+        tiny.prompts(6),
+        FilteredGRPOTrainer,
+        **(TWO | {"max_steps": 1, "max_rounds": 30, "beta": 0.05}),
+    )
+    plans = tiny.script(trainer)
+    trainer.train()
+    record(folder, "filtered", trainer, plans)
+
+
 def main(folder):
     run(folder, "trl", script=False, trainer=GRPOTrainer)
     run(folder, "off")
     run(folder, "uniform", advantage_clip=1e6)
     run(folder, "straddling", rollouts=ROLLOUTS, advantage_clip=1e6)
     run(folder, "learning", **CYCLE, **LEARNING, **SAVING)
+    run_filtered(folder)
     run(folder, "resumed", resume=str(folder / "learning" / "checkpoint-9"), **CYCLE, **LEARNING, **SAVING)
 
 

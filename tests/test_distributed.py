@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny_model as tiny
 import torch
+from distributed_worker import HARD, mostly_flat
 
 RANKS = (0, 1)
 
@@ -30,7 +31,7 @@ def results(tmp_path_factory):
     ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*command, str(folder)], env=environment, capture_output=True, text=True, timeout=240
+        [*command, str(folder)], env=environment, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return lambda run, rank: torch.load(folder / f"{run}-{rank}.pt", weights_only=False)
@@ -89,3 +90,27 @@ def test_resuming_inside_a_cycle_on_two_processes_equals_never_having_stopped(re
         assert whole["losses"] == resumed["losses"]
         assert whole["counts"] == resumed["counts"]
         assert all(same(*plans) for plans in zip(whole["plans"][-1:], resumed["plans"], strict=True))
+
+
+def test_the_filter_refills_groups_across_processes(results):
+    """Twelve rows, three groups of four: the second lies on both processes."""
+    both = [results("filtered", rank) for rank in RANKS]
+    assert both[0]["counts"] == both[1]["counts"]
+    (plan,) = both[0]["plans"]
+    assert len(plan["prompt_ids"]) > 3
+    assert both[0]["counts"][0] == 4 * len(plan["prompt_ids"])
+    rows = {}
+    for result in both:
+        (batch,) = result["batches"]
+        for at, slot in enumerate(batch["gdro_slot"].tolist()):
+            rows[slot] = (result["texts"][at], result["completions"][at], batch["advantages"][at])
+    assert sorted(rows) == list(range(12))
+    for first in range(0, 12, 4):
+        texts, completions, found = zip(*(rows[slot] for slot in range(first, first + 4)), strict=True)
+        assert len(set(texts)) == 1
+        assert not HARD & set(texts)
+        scores = torch.tensor(mostly_flat(texts, completions), dtype=torch.float32)
+        assert scores.std() > 0
+        expected = (scores - scores.mean()) / (scores.std() + 1e-4)
+        torch.testing.assert_close(torch.stack(found), expected)
+    tiny.assert_same_parameters(both[0]["parameters"], both[1]["parameters"])
