@@ -6,21 +6,21 @@ it) and of TRL's ``ModelConfig``; ``extends: NAME`` takes another recipe's first
 
 import difflib
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-import yaml
 from trl import ModelConfig, TrlParser
 
 from gdro import checks, planning, rewards
 from gdro.config import GDROConfig, preset_fields
 from gdro.prompts import STYLES
+from gdro.recipe_files import DERIVED, MICRO_ROWS, RECIPES, batch, overridden, recipe
 from gdro.sources import BENCHMARKS
 
-RECIPES = Path(__file__).with_name("recipes")
+__all__ = ["DERIVED", "RECIPES", "REWARDS", "RunArguments", "Settings", "overridden", "parse", "recipe"]
+
 REWARDS = {"math": rewards.math_reward, "choice": rewards.choice_reward}
 SHARDING = ("none", "fsdp2", "zero3")
-DERIVED = ("gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "max_steps")
 
 
 def _option(default, text):
@@ -70,44 +70,6 @@ class Settings:
     model: ModelConfig
 
 
-def recipe(name) -> dict:
-    """The fields of a recipe file, or of a recipe of the package by name; those that it ``extends`` come
-    first."""
-    path = Path(name)
-    if not path.is_file():
-        path = RECIPES / f"{Path(name).name}.yaml"
-        if not path.is_file():
-            known = ", ".join(sorted(p.stem for p in RECIPES.glob("*.yaml")))
-            raise ValueError(f"unknown recipe {str(name)!r}: give a file, or one of {known}")
-    values = _yaml(path.name, path.read_text(encoding="utf-8"))
-    if not isinstance(values, dict):
-        raise ValueError(f"{path.name} holds no fields: one `key: value` a line is expected")
-    parent = values.pop("extends", None)
-    return values if parent is None else recipe(parent) | values
-
-
-def overridden(values: dict, changes) -> dict:
-    """``values`` with "key=value" texts over them, each value read as YAML.
-
-    >>> overridden({"seed": 0}, ["seed=3", "prompt_gdro=true"])
-    {'seed': 3, 'prompt_gdro': True}
-    """
-    values = dict(values)
-    for change in changes:
-        key, equals, value = change.partition("=")
-        if not equals or not key.isidentifier():
-            raise ValueError(f"{change!r} is no override: write key=value, the key a field of the recipe")
-        values[key] = _yaml(change, value)
-    return values
-
-
-def _yaml(name, text):
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{name!r} cannot be read as YAML: {error}") from error
-
-
 def parse(values: dict, *, dry_run: bool = False) -> Settings:
     """The `Settings` of a recipe's fields, through TRL's parser, with the trainer's batch fields set from
     prompts, minibatches, generations and processes.
@@ -127,24 +89,13 @@ def parse(values: dict, *, dry_run: bool = False) -> Settings:
         values = preset_fields(values["preset"], **adversaries) | values | {"preset": None}
     run_only = {option.name for option in fields(RunArguments)}
     (run,) = _parsed([RunArguments], {key: value for key, value in values.items() if key in run_only})
-    micro = int(values.get("per_device_train_batch_size", 8))
     world = int(os.environ.get("WORLD_SIZE", run.processes))
     if world != run.processes and not dry_run:
         raise ValueError(f"processes={run.processes}, but {world} were started: set processes={world}")
-    rows, pass_rows = run.prompts * int(values.get("num_generations", 8)), micro * run.processes
-    if rows % (run.minibatches * pass_rows):
-        raise ValueError(
-            f"{rows} rows of a generation ({run.prompts} prompts) do not divide into {run.minibatches} "
-            f"minibatches of passes of {pass_rows} (per_device_train_batch_size {micro} x {run.processes} "
-            "processes): change one"
-        )
-    derived = {
-        "gradient_accumulation_steps": rows // (run.minibatches * pass_rows),
-        "steps_per_generation": rows // pass_rows,
-        "max_steps": run.generations * run.minibatches * int(values.get("num_iterations", 1)),
-    }
+    derived = batch(values | asdict(run))
     if dry_run:
-        derived |= {"use_cpu": True, "per_device_train_batch_size": pass_rows}
+        micro = int(values.get("per_device_train_batch_size", MICRO_ROWS))
+        derived |= {"use_cpu": True, "per_device_train_batch_size": micro * run.processes}
     run, trainer, model = _parsed([RunArguments, GDROConfig, ModelConfig], values | derived)
     if not model.model_name_or_path:
         raise ValueError("no model_name_or_path: name a model of the hub or a folder")
