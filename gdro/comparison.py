@@ -4,6 +4,7 @@ import pandas as pd
 
 from gdro import statistics, tables
 from gdro.dynamics import RUN
+from gdro.suites import TITLES
 
 MEASURED = "measured"  # the reported rows say "reported" of themselves
 COLUMNS = ["scale", "method", "value", "low", "high", "seeds", "status"]
@@ -72,8 +73,11 @@ def beside(measured, reported, quantity, factor=100, reported_factor=1) -> pd.Da
 
 
 def table1(measured: pd.DataFrame, reported: pd.DataFrame) -> pd.DataFrame:
-    """Table 1 with, under each measured scale that the paper has too, its rows marked "(reported)"."""
-    parts = []
+    """Table 1 with, under each measured scale that the paper has too, its rows marked "(reported)".
+
+    The paper's suites go by its names.
+    """
+    measured, parts = measured.rename(columns=TITLES), []
     for scale, own in measured.groupby("scale", sort=False):
         theirs = reported[reported["model"] == scale]
         parts.append(own)

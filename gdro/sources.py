@@ -1,4 +1,4 @@
-"""Where each data set is published, and its file: a copy at hand, the hub's cache, or the hub.
+"""Where data sets and base models are published: a copy at hand, the hub's cache, or the hub.
 
 Commits are those of the hub. A file fetched once is read from the cache after that, without a network.
 """
@@ -10,6 +10,7 @@ from types import MappingProxyType
 from gdro import checks, schemas
 
 FORMATS = (".parquet", ".jsonl", ".csv")
+_MODEL_FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]
 _CONTEST = "none stated; problem texts belong to the organisers"
 
 
@@ -153,6 +154,43 @@ def file_of(name: str, path=None, *, repo=None, revision=None, cache_dir=None, l
     if path.suffix not in FORMATS:
         raise ValueError(f"{path.name!r} has an unknown format: the known ones are {', '.join(FORMATS)}")
     return path
+
+
+def file_named(folder, name: str) -> Path:
+    """The file of the set ``name`` in a folder that holds several: the one of its name, ``math500.jsonl``.
+
+    Raises ``FileNotFoundError`` where there is none, or more than one.
+    """
+    folder = Path(folder)
+    found = [folder / f"{name}{ending}" for ending in FORMATS if (folder / f"{name}{ending}").is_file()]
+    if len(found) != 1:
+        listed = ", ".join(path.name for path in found) or "none"
+        raise FileNotFoundError(
+            f"{name}: the folder {folder.name!r} holds {listed} of its files, where one is needed: "
+            f"{name} with an ending of {', '.join(FORMATS)}"
+        )
+    return found[0]
+
+
+def model_folder(repo: str, revision: str, *, fetch: bool = True) -> Path:
+    """Folder of a model of the hub at a commit: the cache's, or with ``fetch`` the hub's once it is there.
+
+    Raises ``FileNotFoundError`` where it cannot be had, with the command that fetches it.
+    """
+    import huggingface_hub as hub  # slow to import, and only needed here
+    from huggingface_hub import errors
+
+    try:
+        found = hub.snapshot_download(
+            repo, revision=revision, allow_patterns=_MODEL_FILES, local_files_only=not fetch
+        )
+    except (errors.LocalEntryNotFoundError, errors.RepositoryNotFoundError, errors.HfHubHTTPError) as error:
+        raise FileNotFoundError(
+            f"the model {repo} at {revision} is not in the cache and was not fetched "
+            f"({type(error).__name__}): where there is a network, run `hf download {repo} --revision "
+            f"{revision}` and copy that cache here (HF_HOME says where it is), or pass `model`, a folder"
+        ) from error
+    return Path(found)
 
 
 def _path_in(source, language):

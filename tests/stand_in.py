@@ -2,6 +2,7 @@
 stand-in for Qwen3-*-Base, in architecture and format."""
 
 import json
+import shutil
 from pathlib import Path
 
 import torch
@@ -12,6 +13,10 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from gdro import benchmarks
 
 ROWS = Path(__file__).with_name("rows") / "dapo-processed.jsonl"
+SETS = {
+    name: f"{name}.jsonl" for name in ("aime24", "aime25", "amc23", "minerva", "olympiadbench", "math500")
+}
+SETS |= {"dapo": "dapo-processed.jsonl", "gpqa-diamond": "gpqa_diamond.csv"}
 END, PAD = "<|im_end|>", "<|endoftext|>"
 TEMPLATE = (  # the form of Qwen's, without its tools
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
@@ -70,6 +75,14 @@ def teach(policy, words, steps=40):
         policy(**batch, labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+def sets(folder):
+    """``folder`` with a file of rows for every set, named after it."""
+    for name, file in SETS.items():
+        source = ROWS.with_name(file)
+        shutil.copy(source, folder / f"{name}{source.suffix}")
+    return folder
 
 
 def make(folder):

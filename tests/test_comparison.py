@@ -67,11 +67,13 @@ def test_gains_are_relative_and_paired_by_seed():
 def test_reported_rows_of_table_1_stand_under_the_scale_they_belong_to():
     reported = study.reported("table1")
     own = pd.DataFrame({"scale": ["4B", "tiny-s"], "method": "GRPO", "pass@8": "50.0 [49.0, 51.0]"})
+    own["aime"] = ["9.5", ""]
     found = comparison.table1(own, reported)
     assert found["scale"].tolist() == ["4B"] * 4 + ["tiny-s"]
     assert found["method"].str.contains("reported").tolist() == [False, True, True, True, False]
     assert found.loc[found["method"] == "GRPO (reported)", "pass@8"].item() == 56.31
     assert found.loc[0, "MATH500"] == ""
+    assert found["AIME"].tolist() == ["9.5", 11.25, 12.92, 13.96, ""]
 
 
 def test_every_setting_of_the_appendix_is_in_the_table_and_the_papers_arms_have_its_adversaries():
