@@ -46,7 +46,7 @@ def evaluate(
     _check_columns(dataset)
     sampling = {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": top_k}
     rows = [dict(row) for row in dataset]
-    ids = tokenizer([row["prompt"] for row in rows])["input_ids"]
+    ids = prompt_ids(tokenizer, [row["prompt"] for row in rows])
     order = np.argsort([len(x) for x in ids], kind="stable")
     correct, tokens = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
     size = max(1, batch_size // num_samples)
@@ -67,7 +67,25 @@ def evaluate(
     finally:
         model.train(was_training)
     kept = {name: [row[name] for row in rows] for name in ("suite", "prompt_id", "level")}
+    if None in kept["level"]:  # not known of every prompt
+        kept["level"] = pd.array(kept["level"], dtype="Int64")
     return pd.DataFrame({**kept, "correct": correct, "k": num_samples, "tokens": tokens})[list(COLUMNS)]
+
+
+def prompt_ids(tokenizer, prompts) -> list[list[int]]:
+    """Token ids of prompts as TRL trains on them: texts as they are, conversations by the chat template."""
+    if isinstance(prompts[0], str):
+        return tokenizer(prompts)["input_ids"]
+    return tokenizer.apply_chat_template(
+        prompts, add_generation_prompt=True, tokenize=True, return_dict=True
+    )["input_ids"]
+
+
+def end_ids(model, tokenizer) -> list[int]:
+    """Tokens that end a completion, as TRL takes them: the tokenizer's, and those that the model declares."""
+    declared = model.generation_config.eos_token_id
+    declared = [declared] if isinstance(declared, int) else declared or []
+    return list(dict.fromkeys([tokenizer.eos_token_id, *declared]))
 
 
 def _check_columns(dataset):
@@ -81,6 +99,7 @@ def _check_columns(dataset):
 def _sample(model, tokenizer, ids, k, limit, sampling, stream):
     """k completions of each of P prompts: R = P k texts, and (R,) tokens with the first end of text."""
     padded = tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt").to(model.device)
+    ends = end_ids(model, tokenizer)
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(stream)
@@ -90,11 +109,11 @@ def _sample(model, tokenizer, ids, k, limit, sampling, stream):
             num_return_sequences=k,
             max_new_tokens=limit,
             pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=tokenizer.eos_token_id,
+            eos_token_id=ends,
             **sampling,
         )
     new = output[:, padded["input_ids"].shape[1] :]
-    ended = new == tokenizer.eos_token_id
+    ended = torch.isin(new, torch.tensor(ends, device=new.device))
     lengths = torch.where(ended.any(dim=1), ended.int().argmax(dim=1) + 1, new.shape[1])
     own = [row[:length].tolist() for row, length in zip(new, lengths.tolist(), strict=True)]
     return tokenizer.batch_decode(own, skip_special_tokens=True), lengths.cpu().numpy()
