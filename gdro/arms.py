@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from numbers import Integral
 from types import MappingProxyType
 
-from gdro import checks
+from gdro import checks, paper_scale
 from gdro.study_arms import ARMS, MAIN, registry
 
 # optimiser steps a generation: with one, the paper's surrogate signal is only its KL term
@@ -23,7 +23,9 @@ class Scale:
 
     ``cycles`` rounds of generation, each ``prompts`` x ``rollouts`` completions and two optimiser steps.
     ``family`` names the subfolder of the figures. ``extra`` holds further trainer fields of the scale
-    (sampling, precision, engine).
+    (sampling, precision, engine). ``recipe`` names the recipe that the settings come from, where they do.
+    ``decoding`` is how held-out prompts are sampled. ``cores``, ``memory`` (GB) and ``hours`` are what a job
+    of a cluster gets for each process.
     """
 
     name: str
@@ -39,10 +41,15 @@ class Scale:
     save_every: int = 20
     eval_samples: int = 8
     extra: MappingProxyType = field(default_factory=lambda: MappingProxyType({}))
+    recipe: str | None = None
+    decoding: MappingProxyType = field(default_factory=lambda: MappingProxyType({"temperature": 1.0}))
+    cores: int = 1
+    memory: int = 4
+    hours: int = 4
 
     def __post_init__(self):
         counts = ("prompts", "rollouts", "cycles", "max_completion", "eval_completion", "save_every")
-        for name in (*counts, "eval_samples"):
+        for name in (*counts, "eval_samples", "cores", "memory", "hours"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"scale {self.name}: {name}={value!r} must be an integer of at least 1")
@@ -67,13 +74,23 @@ def _tiny(name, **changes):
     return Scale(name=name, family="tiny", model=name, task="tiny", extra=extra, **batch, **changes)
 
 
+def _paper(name, memory):
+    recipe = f"{name}-appendix"
+    cluster = {"cores": 8, "memory": memory, "hours": 24}  # estimates; a run that needs longer goes on
+    return Scale(name=name, family="paper", recipe=recipe, **paper_scale.fields(recipe), **cluster)
+
+
 # The rates were tuned by plain GRPO at 1e-4 to 5e-4, on seeds that no recorded run uses: 3e-4 ends where half
 # of it does, and loses some of what it opened first. Every training prompt is visited ten times or more.
 SCALES = registry(
     _tiny("tiny-s", cycles=110, learning_rate=1.5e-4),
     _tiny("tiny-m", cycles=100, learning_rate=1.5e-4),
     _tiny("tiny-l", cycles=100, learning_rate=2e-4),
+    _paper("1.7B", memory=32),
+    _paper("4B", memory=48),
+    _paper("8B", memory=96),
 )
+TINY = tuple(name for name, scale in SCALES.items() if scale.family == "tiny")
 
 # Appendix A, Panaganti et al. 2026, where it speaks of the optimiser: held equal over the arms.
 COMMON = MappingProxyType(
@@ -100,7 +117,7 @@ PROFILES = MappingProxyType(
                 "seeds": (0,),
             }
         ),
-        "full": MappingProxyType({"scales": tuple(SCALES), "arms": tuple(MAIN), "seeds": (0, 1, 2, 3, 4)}),
+        "full": MappingProxyType({"scales": TINY, "arms": tuple(MAIN), "seeds": (0, 1, 2, 3, 4)}),
     }
 )
 
@@ -143,12 +160,12 @@ def _listed(kind, values, choice):
     return values
 
 
-def settings(scale: str, arm: str, seed: int, cycles: int | None = None) -> dict:
+def settings(scale: str, arm: str, seed: int, cycles: int | None = None, machine: dict | None = None) -> dict:
     """GDROConfig fields of one cell of the study, all plain data; the output folder is the run's and not in
-    it.
+    it. Where the scale has a recipe they are the recipe's fields, with the batch that follows from them.
 
-    cycles: a shorter or longer run than the scale's. Unknown names and values out of range raise, listing
-    what is known.
+    cycles: a shorter or longer run than the scale's. machine: fields of the recipe that this machine needs
+    otherwise, such as {"processes": 4}. Unknown names and values out of range raise, listing what is known.
 
     >>> settings("tiny-m", "grpo", 0)["max_steps"]
     200
@@ -160,6 +177,21 @@ def settings(scale: str, arm: str, seed: int, cycles: int | None = None) -> dict
             f"cycles={cycles!r} must be an integer of at least 1, or None for the {what.cycles} of {scale}"
         )
     rows = what.prompts * what.rollouts
+    own = {name: list(value) if isinstance(value, tuple) else value for name, value in how.fields.items()}
+    if what.recipe is not None:
+        chosen = {
+            "seed": seed,
+            "data_seed": seed,
+            "num_generations": how.mean_budget or what.rollouts,
+            "prompts": rows // (how.mean_budget or what.rollouts),
+            "generations": int(cycles or what.cycles),
+            "learning_rate": what.learning_rate * how.rate,
+            "trainer": how.trainer,
+        }
+        groups = {"bin_column": "static_bin", "groups": how.groups} if how.groups else {}
+        return paper_scale.settings(what.recipe, chosen | COMMON | what.extra | own | groups, machine or {})
+    if machine:
+        raise ValueError(f"scale {scale} has no recipe whose fields machine={machine!r} could set: leave it")
     chosen = {
         "seed": seed,
         "data_seed": seed,
@@ -182,7 +214,7 @@ def settings(scale: str, arm: str, seed: int, cycles: int | None = None) -> dict
         "logging_steps": 1,
         **COMMON,
         **what.extra,
-        **{name: list(value) if isinstance(value, tuple) else value for name, value in how.fields.items()},
+        **own,
     }
     if how.groups:
         chosen["bin_column"] = "static_bin"

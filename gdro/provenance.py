@@ -16,7 +16,10 @@ def weights_hash(folder) -> str:
     digest = hashlib.sha256()
     for path in sorted(Path(folder).iterdir()):
         if path.suffix == ".safetensors" or path.name == "config.json":
-            digest.update(path.name.encode() + path.read_bytes())
+            digest.update(path.name.encode())
+            with path.open("rb") as file:
+                while block := file.read(2**24):
+                    digest.update(block)
     return digest.hexdigest()[:16]
 
 

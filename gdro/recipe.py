@@ -21,6 +21,8 @@ __all__ = ["DERIVED", "RECIPES", "REWARDS", "RunArguments", "Settings", "overrid
 
 REWARDS = {"math": rewards.math_reward, "choice": rewards.choice_reward}
 SHARDING = ("none", "fsdp2", "zero3")
+GROUPS = ("family x level", "random")
+TRAINERS = ("gdro", "dapo-filter")
 
 
 def _option(default, text):
@@ -42,6 +44,11 @@ class RunArguments:
     generations: int = _option(1000, "Rounds of generation.")
     processes: int = _option(1, "GPUs (or CPU processes), one process each.")
     sharding: str = _option("none", "'none' (a whole model each), 'fsdp2' or 'zero3'.")
+    trainer: str = _option("gdro", "'gdro', or 'dapo-filter' for the baseline that refills its batches.")
+    groups: str | None = _option(None, "Fixed groups in a column static_bin, one of a study arm's.")
+    record: str | None = _option(
+        None, "Folder of a run of the study, begun, to be recorded and gone on with."
+    )
     resume: bool = _option(False, "Go on from the newest complete checkpoint in output_dir.")
     device: str = _option("h100-80", "The GPU that the plan assumes, one of gdro.planning.DEVICES.")
     mean_completion: int = _option(1200, "Tokens of a completion that the plan assumes.")
@@ -53,6 +60,9 @@ class RunArguments:
         checks.one_of("style", self.style, STYLES)
         checks.one_of("reward", self.reward, tuple(REWARDS))
         checks.one_of("sharding", self.sharding, SHARDING)
+        checks.one_of("trainer", self.trainer, TRAINERS)
+        if self.groups is not None:
+            checks.one_of("groups", self.groups, GROUPS)
         checks.one_of("device", self.device, tuple(planning.DEVICES))
         if self.data_path is not None and not Path(self.data_path).exists():
             raise FileNotFoundError(

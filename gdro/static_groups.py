@@ -9,6 +9,7 @@ import pandas as pd
 
 from gdro.dynamics import RUN
 
+RANDOM_GROUPS = 10
 LISTS = ["prompt_ids", "prompt_rollouts", "prompt_correct"]
 
 
@@ -19,6 +20,32 @@ def names(suites, levels) -> np.ndarray:
     ['times-1 03']
     """
     return np.array([f"{suite} {level:02d}" for suite, level in zip(suites, levels, strict=True)])
+
+
+def by_length(texts, groups: int = 10) -> list[str]:
+    """Name of each prompt's group by its length in characters: equal numbers, "length 00" the shortest.
+
+    For prompts of which nothing else is known before training. Equal lengths are parted by their order.
+
+    >>> by_length(["abc", "a", "abcd", "ab"], groups=2)
+    ['length 01', 'length 00', 'length 01', 'length 00']
+    """
+    if not 1 <= groups <= len(texts):
+        raise ValueError(f"{len(texts)} prompts cannot be parted into {groups} groups: ask for fewer")
+    order = np.argsort([len(text) for text in texts], kind="stable")
+    place = np.empty(len(texts), dtype=np.int64)
+    place[order] = np.arange(len(texts)) * groups // len(texts)
+    return [f"length {group:02d}" for group in place]
+
+
+def by_chance(count: int) -> list[str]:
+    """Name of each of ``count`` prompts' group by a draw, the same every time: as many as the main comparison
+    has bins, equally large.
+
+    >>> sorted(by_chance(3))
+    ['random 00', 'random 01', 'random 02']
+    """
+    return [f"random {label:02d}" for label in np.random.default_rng(0).permutation(count) % RANDOM_GROUPS]
 
 
 def recorded(steps: pd.DataFrame) -> bool:

@@ -5,16 +5,16 @@ Everything is checked before anything is computed, and a cell that is refused le
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from gdro import rewards, runs, tasks
+from gdro import launch, paper_scale, ready, runs, tasks
 from gdro.arms import ARMS, PROFILES, SCALES, Scale, cells, known, settings
 from gdro.gallery import save_figure, save_table, show
 from gdro.progress import Progress, calm, no_bars
 from gdro.provenance import surroundings, weights_hash
 from gdro.run_writer import RunWriter, plain, refuse_other_settings
 from gdro.runs import RunError, RunKey, load_runs
+from gdro.start import base_model, grader, held_out, training_data
 from gdro.study_arms import StudyArm
 
 __all__ = [
@@ -30,9 +30,11 @@ __all__ = [
     "evaluate_cell",
     "family",
     "find_runs",
+    "job",
     "joined",
     "load_runs",
     "outdated",
+    "plan_cell",
     "reported",
     "repository",
     "resolve",
@@ -43,9 +45,6 @@ __all__ = [
     "status",
     "train_cell",
 ]
-
-REWARDS = {"tiny": "tiny_reward"}
-RANDOM_GROUPS = 10  # as many as the main comparison has bins
 
 
 def repository() -> Path:
@@ -65,19 +64,27 @@ def status(store, scale: str, arm: str, seed: int) -> str:
 
 
 @calm()
-def train_cell(scale, arm, seed, store="data/runs", cycles=None, progress=None, model=None) -> Path:
+def train_cell(
+    scale, arm, seed, store="data/runs", cycles=None, progress=None, model=None, machine=None
+) -> Path:
     """Train one cell into the store and return the run's folder; an interrupted run goes on from its last
     checkpoint.
 
     Args: ``cycles`` a shorter or longer run than the scale's (it is then another run: give it another store);
-    ``progress`` a mode of `gdro.progress`; ``model`` another folder to start from than the scale's. A cell
-    that is trained already is left alone. Unknown names, a run made with other settings, data or model, one
-    that another process is writing, and one half written raise, naming the value and the remedy.
+    ``progress`` a mode of `gdro.progress`; ``model`` another folder to start from than the scale's;
+    ``machine`` as `settings`. A cell that is trained already is left alone. At a scale with a recipe the
+    training goes through `gdro.train`, in processes of its own where there are several, whose log is shown.
+
+    Unknown names, a run made with other settings, data or model, one that another process is writing, and one
+    half written raise, naming the value and the remedy; `gdro.ready.NotReady` where the machine lacks
+    something; `gdro.train.TrainingStopped` where the run's processes ended before it.
     """
-    chosen = settings(scale, arm, seed, cycles)
-    store, key = resolve(store), RunKey(scale, arm, seed)
-    start = _model_folder(scale, model)
-    data = _training_data(scale, arm)
+    chosen = settings(scale, arm, seed, cycles, machine)
+    store, key, what = resolve(store), RunKey(scale, arm, seed), SCALES[scale]
+    if what.recipe is not None:
+        return launch.train(store, key, what, chosen, model, progress)
+    start = base_model(what, model, chosen)
+    data = training_data(what, arm, chosen)
     identity = {
         **chosen,
         **{
@@ -86,8 +93,7 @@ def train_cell(scale, arm, seed, store="data/runs", cycles=None, progress=None, 
             "model_fingerprint": weights_hash(start),
         },
     }
-    stage = runs.stage(store, key)
-    if stage == "finished":
+    if runs.stage(store, key) == "finished":
         refuse_other_settings(key, runs.read_manifest(store, key), identity)
         return key.folder(store)
     from gdro.training import run_training  # torch and TRL, only once there is something to train
@@ -97,34 +103,63 @@ def train_cell(scale, arm, seed, store="data/runs", cycles=None, progress=None, 
         RunWriter.open(store, key, identity, described=surroundings(identity["data_fingerprint"])) as writer,
     ):
         if writer.manifest["stage"] != "trained":
-            total = chosen["max_steps"]
-            run_training(
-                writer,
-                chosen,
-                ARMS[arm],
-                start,
-                data,
-                _reward(scale),
-                Progress(f"train {key}", total, progress),
-            )
+            shown = Progress(f"train {key}", chosen["max_steps"], progress)
+            run_training(writer, chosen, ARMS[arm], start, data, grader(what), shown)
     return key.folder(store)
 
 
+def plan_cell(scale, arm, seed, cycles=None, machine=None) -> str:
+    """What training a cell needs, as text, with every check of the trainer's dry run; nothing is written.
+
+    At the paper's scales: memory per GPU, tokens, GPU hours and what they rest on (`gdro.planning`), from the
+    training set and the model's shape. Raises as `train_cell` for names, settings and data.
+    """
+    chosen, what = settings(scale, arm, seed, cycles, machine), SCALES[scale]
+    if what.recipe is None:
+        rows = what.prompts * what.rollouts
+        steps = chosen["max_steps"]
+        return f"{scale}: {rows} rollouts and two optimiser steps a cycle, {steps} steps, on the CPU"
+    return launch.plan(what, chosen)
+
+
+def job(scale: str, step: str, machine: dict | None = None) -> dict:
+    """What a cluster gives the job that trains ("train") or evaluates ("evaluate") a cell of this scale.
+
+    gpu, cpus, mem_mb and runtime (minutes), from the scale and the processes of its recipe; an evaluation is
+    one process.
+
+    >>> job("tiny-s", "train"), job("1.7B", "evaluate")["gpu"]
+    ({'gpu': 0, 'cpus': 1, 'mem_mb': 4000, 'runtime': 240}, 1)
+    """
+    known("step", step, ("train", "evaluate"))
+    what = known("scale", scale, SCALES)
+    chosen = settings(scale, next(iter(ARMS)), 0, machine=machine)
+    processes = chosen.get("processes", 1) if step == "train" else 1
+    return {
+        "gpu": 0 if chosen.get("use_cpu") else processes,
+        "cpus": what.cores * processes,
+        "mem_mb": 1000 * what.memory * processes,
+        "runtime": 60 * what.hours,
+    }
+
+
 @calm()
-def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=None, model=None):
+def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=None, model=None, machine=None):
     """Evaluate the base and the trained model of a cell on the held-out suites, finish the run, and return
     its evaluations.
 
     Step 0 is the base model; it is the same for every arm of a scale and seed, so a finished run beside this
-    one lends its own. Args: ``suites`` names, None for all; ``progress`` and ``model`` as `train_cell`. A
-    finished run is read, not evaluated again. Raises as `train_cell`, and for a run that is not trained to
-    its end.
+    one lends its own. Args: ``suites`` names, None for all; ``progress``, ``model`` and ``machine`` as
+    `train_cell`. A finished run is read, not evaluated again. Raises as `train_cell`, and for a run that is
+    not trained to its end.
     """
-    cells([scale], [arm], [seed])
+    chosen = settings(scale, arm, seed, machine=machine)
     store, key, what = resolve(store), RunKey(scale, arm, seed), SCALES[scale]
-    start = _model_folder(scale, model)
-    data = _test_data(scale, suites)
     stage = runs.stage(store, key)
+    if stage == "finished" and what.recipe is not None:
+        return runs.read_run(store, key).evaluations
+    if what.recipe is None:
+        start, data = base_model(what, model, chosen), held_out(what, suites, chosen)
     if stage == "finished":
         return runs.read_run(store, key).evaluations
     if stage != "trained":
@@ -133,24 +168,26 @@ def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=Non
             "notebooks/04_train.ipynb, or "
             f"`snakemake -s notebooks/Snakefile -c2 all --config scales={scale} arms={arm} seeds={seed}`"
         )
+    if what.recipe is not None:
+        start, data = ready.to_evaluate(what, suites, model, chosen)
     from gdro.training import evaluate_folder
 
     plan = {
+        **{"samples": what.eval_samples, "max_new_tokens": what.eval_completion},
+        **what.decoding,
         **{
-            "samples": what.eval_samples,
-            "max_new_tokens": what.eval_completion,
-            "temperature": 1.0,
             "seed": key.seed,
+            "suites": list(dict.fromkeys(data["suite"])),
+            "data_fingerprint": tasks.fingerprint(data),
         },
-        **{"suites": list(dict.fromkeys(data["suite"])), "data_fingerprint": tasks.fingerprint(data)},
     }
     manifest = runs.read_manifest(store, key)
     with no_bars(), RunWriter.open(store, key, manifest["settings"]) as writer:
         shown = Progress(f"evaluate {key}", 2 * len(data), progress, unit="prompt")
         base = _lent_base(store, key, manifest["settings"]["model_fingerprint"], plan)
         if base is None:
-            base = evaluate_folder(start, data, _reward(scale), plan, shown, 0).assign(step=0)
-        final = evaluate_folder(writer.folder / "model", data, _reward(scale), plan, shown, len(data))
+            base = evaluate_folder(start, data, grader(what), plan, shown, 0).assign(step=0)
+        final = evaluate_folder(writer.folder / "model", data, grader(what), plan, shown, len(data))
         final = final.assign(step=writer.last_step)
         both = pd.concat([base, final], ignore_index=True)[list(runs.REQUIRED["evaluations"])]
         writer.finish(both, evaluation=plan)
@@ -218,6 +255,8 @@ def outdated(store, scale: str, arm: str, seed: int) -> list[str]:
     """Settings of a run in the store that differ from those of the study now, by name."""
     manifest = runs.read_manifest(resolve(store), RunKey(scale, arm, seed))
     now = plain(settings(scale, arm, seed))
+    if SCALES[scale].recipe is not None:
+        now = paper_scale.compared(now)
     return sorted(k for k in now if manifest and manifest["settings"].get(k) != now[k])
 
 
@@ -236,42 +275,3 @@ def _lent_base(store, key, model_fingerprint, plan):
             rows = runs.read_table(store, other, "evaluations")
             return rows[rows["step"] == 0]
     return None
-
-
-def _model_folder(scale, model) -> Path:
-    if model is None:
-        return tasks.model_path(SCALES[scale].model)
-    folder = resolve(model)
-    if not (folder / "config.json").is_file():
-        raise ValueError(
-            f"model {str(model)!r} is no Hugging Face model folder (no config.json): check the path"
-        )
-    return folder
-
-
-def _training_data(scale, arm):
-    data = tasks.load(SCALES[scale].task, split="train")
-    groups = ARMS[arm].groups
-    if groups is None:
-        return data
-    if groups == "random":
-        labels = np.random.default_rng(0).permutation(len(data)) % RANDOM_GROUPS
-        return data.add_column("static_bin", [f"random {label:02d}" for label in labels])
-    # two digits, so that the groups sort by family and then by level
-    return data.add_column("static_bin", [f"{row['suite']} {row['level']:02d}" for row in data])
-
-
-def _test_data(scale, suites):
-    data = tasks.load(SCALES[scale].task, split="test")
-    if suites is None:
-        return data
-    there = list(dict.fromkeys(data["suite"]))
-    for suite in suites:
-        known("suite", suite, there)
-    if not suites:
-        raise ValueError(f"no suite given: name at least one of {', '.join(there)}, or None for all")
-    return data.select([i for i, suite in enumerate(data["suite"]) if suite in suites])
-
-
-def _reward(scale):
-    return getattr(rewards, REWARDS[SCALES[scale].task])

@@ -11,9 +11,10 @@ class StudyArm:
     """One way of training: the GDROConfig fields that make it, a label for figures, and what it stands for.
 
     ``trainer`` is "gdro", or "dapo-filter" for the arm that draws its prompts again and is held to the
-    rollouts of a run instead of its steps. ``groups`` fixes the bins: "family x level" from these columns,
-    "random" by a draw. ``rate`` multiplies the scale's learning rate; ``mean_budget`` replaces its rollouts a
-    prompt, at as many rollouts a cycle.
+    rollouts of a run instead of its steps. ``groups`` fixes the bins: "family x level" from these columns (of
+    the paper's scales, whose prompts have no level, from their length), "random" by a draw. ``rate``
+    multiplies the scale's learning rate; ``mean_budget`` replaces its rollouts a prompt, with as many a
+    cycle.
     """
 
     name: str

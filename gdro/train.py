@@ -11,6 +11,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -18,10 +19,15 @@ import trl
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3Config
 from trl import get_peft_config
 
-from gdro import benchmarks, planning
+from gdro import benchmarks, planning, runs
 from gdro.checkpoints import latest_complete
+from gdro.progress import Progress, no_bars
 from gdro.recipe import REWARDS, Settings, overridden, parse, recipe
-from gdro.trainer import GDROTrainer
+from gdro.rows import fixed_bins, prompt_numbers
+from gdro.run_writer import RunWriter
+from gdro.runs import RunError, RunKey
+from gdro.start import with_groups
+from gdro.training import make_trainer, record_training
 
 
 class TrainingStopped(RuntimeError):
@@ -30,35 +36,75 @@ class TrainingStopped(RuntimeError):
 
 def training_data(run):
     """The prompts of a run."""
-    return benchmarks.load(run.task, run.data_path, style=run.style, verify=run.verify)
+    data = benchmarks.load(run.task, run.data_path, style=run.style, verify=run.verify)
+    return with_groups(data, run.groups)
 
 
-def train(settings: Settings) -> Path:
-    """Train in this process and return the folder of the trained model, ``output_dir/model``.
+def train(settings: Settings, progress: Progress | None = None) -> Path:
+    """Train in this process, alone or as one of several, and return the folder of the trained model.
 
-    An output folder that holds a complete checkpoint is refused unless ``resume`` is set.
+    That is ``output_dir/model``; an output folder that holds a complete checkpoint is refused unless
+    ``resume`` is set. With ``record`` the run of the study in that folder is recorded, gone on with where it
+    was interrupted, and its model kept there; ``progress`` shows how far it is.
     """
-    run, args, model = settings.run, settings.trainer, settings.model
+    run, args = settings.run, settings.trainer
+    if run.record is not None:
+        return _recorded(settings, progress)
     newest = latest_complete(args.output_dir)
     if newest is not None and not run.resume:
         raise ValueError(
             f"{args.output_dir!r} holds {Path(newest).name}: pass resume=true to go on from it, or another "
             "output_dir"
         )
-    trainer = GDROTrainer(
-        model.model_name_or_path,
-        REWARDS[run.reward],
-        args,
-        training_data(run),
-        processing_class=AutoTokenizer.from_pretrained(
-            model.model_name_or_path, revision=model.model_revision, padding_side="left"
-        ),
-        peft_config=get_peft_config(model),
-    )
+    trainer = _trainer(settings)
     trainer.train(resume_from_checkpoint=newest)
     folder = Path(args.output_dir) / "model"
     trainer.save_model(str(folder))
     return folder
+
+
+def _trainer(settings):
+    run, args, model = settings.run, settings.trainer, settings.model
+    tokenizer = AutoTokenizer.from_pretrained(
+        model.model_name_or_path, revision=model.model_revision, padding_side="left"
+    )
+    return make_trainer(
+        model.model_name_or_path,
+        REWARDS[run.reward],
+        args,
+        training_data(run),
+        tokenizer,
+        _budget(settings),
+        peft_config=get_peft_config(model),
+    )
+
+
+def _budget(settings):
+    """Rollouts that the run is held to instead of its steps, or None."""
+    run = settings.run
+    return run.generations * run.prompts * settings.trainer.num_generations if run.trainer != "gdro" else None
+
+
+def _recorded(settings, progress):
+    run, args = settings.run, settings.trainer
+    folder = Path(run.record)
+    key = RunKey(*folder.parts[-3:-1], int(folder.name.removeprefix("seed-")))
+    store = folder.parents[2]
+    manifest = runs.read_manifest(store, key)
+    if manifest is None or Path(args.output_dir) != folder / "checkpoints":
+        raise RunError(
+            f"record={run.record!r} with output_dir={args.output_dir!r}: the study begins a recorded run and "
+            "keeps its checkpoints inside; train it as a cell of the study"
+        )
+    open_run = nullcontext()
+    if args.process_index == 0:
+        open_run = RunWriter.open(store, key, manifest["settings"])
+        progress = progress or Progress(f"train {key}", args.max_steps)
+    with no_bars(), open_run as writer:
+        record_training(
+            writer, folder, lambda _: _trainer(settings), args.max_steps, _budget(settings), progress
+        )
+    return folder / "model"
 
 
 def command(arguments, run) -> list[str]:
@@ -72,20 +118,44 @@ def command(arguments, run) -> list[str]:
     return [sys.executable, "-m", *starter, "-m", "gdro.train", *arguments]
 
 
-def follow(started: list[str], output_dir) -> None:
-    """Run a command and print its log as it comes.
+def follow(started: list[str], output_dir, again: str = "resume=true") -> None:
+    """Run a command and print its log as it comes; an interrupt here ends it as well.
 
     Raises `TrainingStopped` where it ends badly, killed or not, with what is left and how to go on.
     """
     with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
-        for line in child.stdout:
-            print(line, end="", flush=True)
+        try:
+            for line in child.stdout:
+                print(line, end="", flush=True)
+        except BaseException:  # an interrupt of a notebook reaches this process alone
+            child.terminate()
+            child.wait()
+            raise
     if child.returncode:
         newest = latest_complete(output_dir)
         left = "no checkpoint is complete: start again"
         if newest is not None:
-            left = f"{Path(newest).name} is complete: resume=true goes on from it"
+            left = f"{Path(newest).name} is complete: {again} goes on from it"
         raise TrainingStopped(f"the processes ended with code {child.returncode}, their log is above; {left}")
+
+
+def checked(values: dict) -> Settings:
+    """The settings of a recipe's fields, for `start`; refused here what the processes would refuse."""
+    return parse(values, dry_run="WORLD_SIZE" not in os.environ and int(values.get("processes", 1)) > 1)
+
+
+def start(settings: Settings, config, changes=(), *, progress=None, again: str = "resume=true") -> None:
+    """Train by ``settings``, which are those of the recipe ``config`` with ``changes``.
+
+    In this process where it is one of those started, or the only one on a machine with one GPU or none; else
+    in processes of their own, whose log is followed. Raises `TrainingStopped` where those end before the run.
+    """
+    # where several GPUs are seen, one process alone would spread itself over all of them
+    alone = settings.trainer.use_cpu or torch.cuda.device_count() <= 1
+    if "WORLD_SIZE" in os.environ or (settings.run.processes == 1 and alone):
+        train(settings, progress)
+    else:
+        follow(command(["--config", str(config), *changes], settings.run), settings.trainer.output_dir, again)
 
 
 def model_shape(model) -> planning.ModelShape:
@@ -129,7 +199,8 @@ def dry_run(values: dict) -> str:
     data = training_data(run)
     if len(data) < run.prompts:
         raise ValueError(f"{run.task} has {len(data)} prompts, a generation takes {run.prompts}: lower it")
-    args.build_controller(len(data))
+    bins = None if args.bin_column is None else fixed_bins(data, args.bin_column, prompt_numbers(data))
+    args.build_controller(len(data), bins=bins)
     right, wrong = REWARDS[run.reward](
         completions=[rf"\boxed{{{data[0]['answer']}}}", "no box"], answer=[data[0]["answer"]] * 2
     )
@@ -189,19 +260,15 @@ def main(arguments=None) -> None:
         "changes", nargs="*", metavar="key=value", help="fields that differ from the recipe's"
     )
     given = parser.parse_intermixed_args(arguments)
-    started = "WORLD_SIZE" in os.environ
     try:
         values = overridden(recipe(given.config), given.changes)
         if given.dry_run:
             print(dry_run(values))
             return
-        settings = parse(values, dry_run=not started and int(values.get("processes", 1)) > 1)
+        settings = checked(values)
     except (OSError, TypeError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: error: {' '.join(str(error).split())}\n")
-    if started or settings.run.processes == 1:
-        train(settings)
-    else:
-        follow(command(arguments, settings.run), settings.trainer.output_dir)
+    start(settings, given.config, given.changes)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 import os
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 
-from gdro.checkpoints import latest_complete
+from gdro.checkpoints import STATE, latest_complete, read_state
 from gdro.config import GDROConfig
 from gdro.dapo_filter import FilteredGRPOTrainer
 from gdro.evaluation import evaluate
@@ -22,25 +23,67 @@ def run_training(writer, settings, arm, start, data, reward, progress) -> None:
     base model's folder; ``data`` the training prompts; ``reward`` the reward function. Afterwards the run is
     "trained": its record is whole, ``model/`` holds the model, its checkpoints are gone.
     """
-    checkpoints = writer.folder / "checkpoints"
-    budget = settings["max_steps"] // settings["steps_per_generation"] * _rows(settings)
+    rows = settings["per_device_train_batch_size"] * settings["steps_per_generation"]
+    budget = settings["max_steps"] // settings["steps_per_generation"] * rows
+    if arm.trainer != "dapo-filter":
+        budget = None
+
+    def make(checkpoints):
+        args = GDROConfig(output_dir=str(checkpoints), report_to="none", disable_tqdm=True, **settings)
+        model, tokenizer = load(start)
+        return make_trainer(model, reward, args, data, tokenizer, budget)
+
+    record_training(writer, writer.folder, make, settings["max_steps"], budget, progress)
+
+
+def make_trainer(model, reward, args, data, tokenizer, budget=None, **options):
+    """A `GDROTrainer`, or with a ``budget`` of rollouts the arm dapo-filter's, which stops where it is
+    spent."""
+    common = {"args": args, "train_dataset": data, "processing_class": tokenizer, **options}
+    if budget is None:
+        return GDROTrainer(model, reward, **common)
+    return FilteredGRPOTrainer(model, reward, **common, rollout_budget=budget)
+
+
+def record_training(writer, folder, make, max_steps, budget, progress) -> None:
+    """Train the run in ``folder``, as `run_training` says, on one or several processes, each of which calls
+    this.
+
+    ``writer`` the open `RunWriter` on the main process, None on the others, where nothing is written but
+    their part of the checkpoints; ``make(checkpoints)`` the trainer; ``budget`` of rollouts, None for a run
+    of ``max_steps``; ``progress`` used on the main process.
+    """
+    checkpoints = Path(folder) / "checkpoints"
     newest = latest_complete(checkpoints)
-    dropped = writer.cut_back(_step(newest))
-    if newest is not None or dropped:
-        progress.say(f"going on from step {_step(newest)}, {dropped} recorded steps after it are made again")
-    if newest is None or not _complete(writer, settings, arm, budget):
-        trainer = _trainer(settings, arm, start, data, reward, checkpoints, budget)
-        recorder = Recorder(writer, trainer, progress)
-        trainer.add_callback(recorder)
+    if writer is not None:
+        dropped = writer.cut_back(_step(newest))
+        if newest is not None or dropped:
+            progress.say(
+                f"going on from step {_step(newest)}, {dropped} recorded steps after it are made again"
+            )
+    if newest is None or not _complete(newest, max_steps, budget):
+        trainer = make(checkpoints)
+        trainer.remove_callback(PrinterCallback)
+        recorder = Recorder(writer, trainer, progress) if writer is not None else None
+        if recorder is not None:
+            trainer.add_callback(recorder)
         trainer.train(resume_from_checkpoint=newest)
-        recorder.flush()
-        model, tokenizer = trainer.model, trainer.processing_class
-    else:
-        model, tokenizer = load(newest)
-    _keep_model(model, tokenizer, writer.folder / "model")
-    writer.trained(threads=torch.get_num_threads(), trained_steps=writer.last_step)
-    shutil.rmtree(checkpoints, ignore_errors=True)
-    progress.close(f"{writer.last_row['rollouts_total']} rollouts")
+        if recorder is not None:
+            recorder.flush()
+        with _kept(Path(folder) / "model", writer is not None) as temporary:
+            trainer.save_model(str(temporary))  # all processes, where the model is sharded
+            trainer.accelerator.wait_for_everyone()
+    elif writer is not None:
+        with _kept(Path(folder) / "model", True) as temporary:
+            for part in load(newest):
+                part.save_pretrained(temporary)
+    if writer is not None:
+        facts = {"threads": torch.get_num_threads(), "trained_steps": writer.last_step}
+        if torch.cuda.is_available():
+            facts["gpus"] = [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
+        writer.trained(**facts)
+        shutil.rmtree(checkpoints, ignore_errors=True)
+        progress.close(f"{writer.last_row['rollouts_total']} rollouts")
 
 
 def evaluate_folder(folder, data, reward, plan, progress, before):
@@ -54,6 +97,8 @@ def evaluate_folder(folder, data, reward, plan, progress, before):
         plan["samples"],
         max_new_tokens=plan["max_new_tokens"],
         temperature=plan["temperature"],
+        top_p=plan.get("top_p", 1.0),
+        top_k=plan.get("top_k", 0),
         seed=plan["seed"],
         progress=lambda done, total: progress.update(before + done),
     )
@@ -65,38 +110,26 @@ def load(folder):
     return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
-def _trainer(settings, arm, start, data, reward, checkpoints, budget):
-    args = GDROConfig(output_dir=str(checkpoints), report_to="none", disable_tqdm=True, **settings)
-    model, tokenizer = load(start)
-    common = {"args": args, "train_dataset": data, "processing_class": tokenizer}
-    if arm.trainer == "dapo-filter":
-        trainer = FilteredGRPOTrainer(model, reward, **common, rollout_budget=budget)
-    else:
-        trainer = GDROTrainer(model, reward, **common)
-    trainer.remove_callback(PrinterCallback)
-    return trainer
-
-
-def _rows(settings):
-    return settings["per_device_train_batch_size"] * settings["steps_per_generation"]
-
-
-def _complete(writer, settings, arm, budget):
-    """Whether the record reaches the end of the run: its last step, or its budget of rollouts."""
-    if writer.last_step >= settings["max_steps"]:
+def _complete(checkpoint, max_steps, budget) -> bool:
+    """Whether the checkpoint is the end of its run: its last step, or its budget of rollouts."""
+    if _step(checkpoint) >= max_steps:
         return True
-    return arm.trainer == "dapo-filter" and writer.last_row.get("rollouts_total", 0) >= budget
+    return budget is not None and read_state(checkpoint, STATE)["total_rollouts"] >= budget
 
 
 def _step(checkpoint) -> int:
     return 0 if checkpoint is None else int(Path(checkpoint).name.removeprefix("checkpoint-"))
 
 
-def _keep_model(model, tokenizer, folder):
-    """Save under another name and rename, so that ``model/`` is whole or not there."""
+@contextmanager
+def _kept(folder, here):
+    """Where to save a model: another name, which is renamed at the end, so that ``folder`` is whole or not
+    there. Files are touched where ``here`` is true."""
     temporary = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    model.save_pretrained(temporary)
-    tokenizer.save_pretrained(temporary)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(temporary, folder)
+    if here:
+        shutil.rmtree(temporary, ignore_errors=True)
+    yield temporary
+    if here:
+        (temporary / "training_args.bin").unlink(missing_ok=True)  # a pickle that names folders
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(temporary, folder)

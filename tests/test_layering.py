@@ -30,6 +30,7 @@ LAYERS = [
     {"plan", "outcomes", "report", "controller"},
     {
         "study",
+        "launch",
         "notebooks",
         "train",
     },  # everything that is not named here lies between the controller and these

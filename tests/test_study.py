@@ -13,10 +13,11 @@ import pytest
 from run_store import finished_run, key, snapshot
 from safetensors.numpy import load_file
 
-from gdro import arms, runs, study, study_arms
+from gdro import arms, runs, static_groups, study, study_arms
 from gdro.config import GDROConfig
 from gdro.run_writer import RunWriter
 
+TINY = ("tiny-s", "tiny-m", "tiny-l")
 ADVERSARY = {
     *(
         "prompt_gdro",
@@ -64,12 +65,13 @@ def test_all_arms_and_scales_are_there():
         *("grpo", "prompt-gdro", "rollout-gdro", "joint", "prompt-gdro-error", "rollout-gdro-variance"),
         *("dapo-filter", "sqrt-law", "class-gdro", "class-gdro-ema"),
     }
-    assert set(study.SCALES) == {"tiny-s", "tiny-m", "tiny-l"}
+    assert set(study.SCALES) == {*TINY, "1.7B", "4B", "8B"}
+    assert study.PROFILES["full"]["scales"] == TINY
     for registry in (study.SCALES, study.ARMS):
         assert all(name == entry.name for name, entry in registry.items())
 
 
-@pytest.mark.parametrize("scale", study.SCALES)
+@pytest.mark.parametrize("scale", TINY)
 @pytest.mark.parametrize("arm", study.ARMS)
 def test_every_cell_is_a_valid_configuration(tmp_path, scale, arm):
     chosen = study.settings(scale, arm, 3)
@@ -130,6 +132,7 @@ def test_the_paper_arms_have_the_settings_of_appendix_a():
         (lambda: study.settings("tiny-s", "grpo", -1), "seed must be at least 0, got -1"),
         (lambda: study.settings("tiny-s", "grpo", 0, cycles=0), "cycles=0"),
         (lambda: study.settings("tiny-s", "grpo", 0, cycles=1.5), r"cycles=1\.5"),
+        (lambda: study.settings("tiny-s", "grpo", 0, machine={"processes": 2}), "tiny-s has no recipe"),
         (lambda: study.cells([], ["grpo"], [0]), "no scale given"),
         (lambda: study.cells(["tiny-s"], [], [0]), "no arm given"),
         (lambda: study.cells(["tiny-s"], ["grpo"], []), "no seed given"),
@@ -329,7 +332,7 @@ def test_a_variant_with_another_mean_budget_and_random_groups_trains(small, tmp_
     assert manifest["rollouts"] == 2 * killed_run.SMALL.prompts * killed_run.SMALL.rollouts
     study.train_cell("tiny-s", "prompt-gdro-error-random-bins", 0, tmp_path, cycles=2, progress="none")
     _, bins = runs.read_record(tmp_path, key("prompt-gdro-error-random-bins"))
-    assert bins["bin"].nunique() == study.RANDOM_GROUPS
+    assert bins["bin"].nunique() == static_groups.RANDOM_GROUPS
 
 
 @pytest.mark.parametrize("arm", ["dapo-filter", "sqrt-law", "class-gdro"])

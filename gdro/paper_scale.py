@@ -1,0 +1,72 @@
+"""The paper's scales in the study's terms: what the recipe of a scale makes of it, and of one of its cells.
+
+Every number of such a scale stands in its recipe (``gdro/recipes/<scale>-appendix.yaml``) and nowhere else.
+"""
+
+from types import MappingProxyType
+
+from gdro.recipe_files import DERIVED, batch, recipe
+
+# fields that differ from machine to machine, and are no part of what a study compares
+MACHINE = (
+    "processes",
+    "sharding",
+    "per_device_train_batch_size",
+    "use_cpu",
+    "bf16",
+    "gradient_checkpointing",
+    "attn_implementation",
+    "use_vllm",
+    "data_path",
+    "device",
+    "mean_completion",
+)
+PLACES = ("model_name_or_path", "model_revision", "data_path", "device", "mean_completion")
+_ARM = ("preset", "prompt_gdro", "rollout_gdro")  # a study arm states all of its fields itself
+_ELSEWHERE = ("output_dir",)  # the run store's
+
+
+def fields(name: str) -> dict:
+    """What a `gdro.arms.Scale` takes from the recipe ``name``."""
+    values = recipe(name)
+    return {
+        "model": values["model_name_or_path"],
+        "task": values["task"],
+        "prompts": values["prompts"],
+        "rollouts": values["num_generations"],
+        "cycles": values["generations"],
+        "learning_rate": values["learning_rate"],
+        "max_completion": values["max_completion_length"],
+        "eval_completion": values["max_completion_length"],
+        "save_every": values["save_steps"],
+        "decoding": MappingProxyType({key: values[key] for key in ("temperature", "top_p", "top_k")}),
+    }
+
+
+def settings(name: str, own: dict, machine: dict) -> dict:
+    """The settings of one cell: the recipe ``name`` without its adversary, the cell's ``own`` fields, the
+    machine's, and the batch that follows.
+
+    Raises ``ValueError`` for a field of ``machine`` that is none of `MACHINE` (or of vLLM's), and for rows
+    that do not divide.
+    """
+    for key in machine:
+        if key not in MACHINE and not key.startswith("vllm_"):
+            raise ValueError(
+                f"machine sets {key!r}, which belongs to the study: the fields of a machine are "
+                f"{', '.join(MACHINE)} and those that start with vllm_"
+            )
+    values = {key: v for key, v in recipe(name).items() if key not in (*_ARM, *_ELSEWHERE)}
+    values |= own | machine
+    return values | batch(values)
+
+
+def identity(chosen: dict) -> dict:
+    """The settings without the places where a machine keeps model and data, which fingerprints tell apart."""
+    return {key: value for key, value in chosen.items() if key not in PLACES}
+
+
+def compared(chosen: dict) -> dict:
+    """The settings that a study compares: those that do not differ from machine to machine."""
+    own = {key: value for key, value in chosen.items() if key not in (*MACHINE, *DERIVED)}
+    return {key: value for key, value in identity(own).items() if not key.startswith("vllm_")}

@@ -1,0 +1,75 @@
+"""Whether a cell of a scale with a recipe can start on this machine: found out before anything is spent."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from gdro import start
+from gdro.arms import Scale
+
+# what a recipe's choice needs installed: field, value, module, and what to install or to choose instead
+_PACKAGES = (
+    ("use_vllm", True, "vllm", "install the extra 'vllm', or machine={'use_vllm': False}"),
+    (
+        "attn_implementation",
+        "flash_attention_2",
+        "flash_attn",
+        "install flash-attn, or machine={'attn_implementation': 'sdpa'}",
+    ),
+    ("sharding", "zero3", "deepspeed", "install deepspeed, or machine={'sharding': 'fsdp2'}"),
+)
+
+
+class NotReady(RuntimeError):
+    """A cell cannot start on this machine; the message names every reason and what to do about it."""
+
+
+def to_train(scale: Scale, arm: str, model, chosen: dict):
+    """(folder of the base model, training prompts) of a cell with settings ``chosen``, or `NotReady`.
+
+    Nothing is written but the hub's cache, and a model is fetched only where nothing else is missing.
+    """
+    reasons = machine(chosen, chosen["processes"])
+    data = _had(reasons, start.training_data, scale, arm, chosen)
+    folder = _had(reasons, start.base_model, scale, model, chosen, fetch=not reasons)
+    _refuse(f"{scale.name} cannot be trained here", reasons)
+    return folder, data
+
+
+def to_evaluate(scale: Scale, names, model, chosen: dict):
+    """(folder of the base model, held-out prompts) of a cell, or `NotReady`; as `to_train`, on one GPU."""
+    reasons = machine({**chosen, "sharding": "none", "attn_implementation": None}, 1)
+    data = _had(reasons, start.held_out, scale, names, chosen)
+    folder = _had(reasons, start.base_model, scale, model, chosen, fetch=not reasons)
+    _refuse(f"{scale.name} cannot be evaluated here", reasons)
+    return folder, data
+
+
+def machine(chosen: dict, processes: int) -> list[str]:
+    """What this machine lacks for settings ``chosen`` with so many processes, each with what to do."""
+    import torch  # slow to import, and only needed here
+
+    reasons = []
+    found = torch.cuda.device_count()
+    if not chosen.get("use_cpu") and found < processes:
+        reasons.append(
+            f"{processes} processes take a GPU each, and {found} are here: run it where there are as many, "
+            f"or set machine={{'processes': {max(found, 1)}}}"
+        )
+    for field, value, module, remedy in _PACKAGES:
+        if chosen.get(field) == value and find_spec(module) is None:
+            reasons.append(f"{field}={value!r} needs the package {module}: {remedy}")
+    return reasons
+
+
+def _had(reasons, get, *args, **options) -> Path | None:
+    """What ``get`` gives; where it cannot be had, None, and why among ``reasons``."""
+    try:
+        return get(*args, **options)
+    except (FileNotFoundError, PermissionError) as error:
+        reasons.append(str(error))
+        return None
+
+
+def _refuse(what, reasons):
+    if reasons:
+        raise NotReady("\n- ".join([f"{what}, and nothing was written:", *reasons]))

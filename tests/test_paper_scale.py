@@ -1,0 +1,185 @@
+"""The paper's scales: every setting from one recipe, every arm through the trainer's own dry run, and what a
+machine lacks named before anything is written."""
+
+import dataclasses
+import itertools
+import json
+
+import pytest
+import stand_in
+import torch
+
+from gdro import arms, paper_scale, planning, ready, static_groups, study, study_arms, train
+from gdro.recipe import parse, recipe
+from gdro.recipe_files import DERIVED
+
+NAMES = ("1.7B", "4B", "8B")
+APART = {"output_dir", "logging_dir", "run_name", "preset", "data_seed", "model_init_kwargs"}
+
+
+def fields_of(chosen):
+    """What the trainer makes of a cell's settings: {field: value}."""
+    values = {name: value for name, value in chosen.items() if name not in DERIVED}
+    settings = parse(values | {"output_dir": "out"}, dry_run=True)
+    plain = {f.name: getattr(settings.trainer, f.name) for f in dataclasses.fields(settings.trainer)}
+    return settings.run, {name: value for name, value in plain.items() if name not in APART}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_scale_is_its_recipe(name):
+    run, args = parse(recipe(f"{name}-appendix"), dry_run=True).run, recipe(f"{name}-appendix")
+    scale = study.SCALES[name]
+    assert (scale.name, scale.family, scale.task) == (name, "paper", "dapo")
+    assert (scale.prompts, scale.rollouts, scale.cycles) == (run.prompts, 4, run.generations)
+    assert scale.model == args["model_name_or_path"]
+    assert scale.model in planning.QWEN3
+    assert scale.decoding == {"temperature": 0.6, "top_p": 0.8, "top_k": 20}
+    assert scale.steps == run.generations * run.minibatches == study.settings(name, "grpo", 0)["max_steps"]
+    assert study.settings(name, "grpo", 0, cycles=3)["max_steps"] == 6
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("arm", "adversaries"), [("grpo", (False, False)), ("joint", (True, True))])
+def test_the_papers_arms_are_the_appendix_recipe(name, arm, adversaries):
+    """The recipe says so by its preset, the arm by stating every field: field by field they agree."""
+    said = dict(zip(("prompt_gdro", "rollout_gdro"), adversaries, strict=True))
+    assert fields_of(study.settings(name, arm, 0))[1] == fields_of(recipe(f"{name}-appendix") | said)[1]
+
+
+@pytest.mark.parametrize("arm", [arm for arm in study.ARMS if arm != "dapo-filter"])
+def test_an_arm_differs_from_grpo_in_what_it_does_at_a_tiny_scale(arm):
+    base, own = (study.settings("1.7B", name, 0) for name in ("grpo", arm))
+    differing = {name for name in {*base, *own} if base.get(name) != own.get(name)}
+    tiny_base, tiny_own = (study.settings("tiny-s", name, 0) for name in ("grpo", arm))
+    tiny = {name for name in {*tiny_base, *tiny_own} if tiny_base.get(name) != tiny_own.get(name)}
+    assert differing - {"groups", "prompts"} == tiny
+    assert own["prompts"] * own["num_generations"] == 1024
+    assert own["learning_rate"] / base["learning_rate"] == pytest.approx(study.ARMS[arm].rate)
+
+
+@pytest.fixture(scope="module")
+def sums(tmp_path_factory):
+    """A folder with a training set of DAPO's schema, large enough for a generation of the paper's size."""
+    folder = tmp_path_factory.mktemp("sets")
+    rows = [{"prompt": f"What is {i}+{i % 7}?", "solution": str(i + i % 7)} for i in range(600)]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "dapo.jsonl").write_text(text, encoding="utf-8")
+    return folder
+
+
+EVERY = [("1.7B", arm) for arm in study.ARMS] + [(name, arm) for name in NAMES[1:] for arm in study_arms.MAIN]
+
+
+@pytest.mark.parametrize(("name", "arm"), EVERY)
+def test_every_cell_passes_the_trainers_dry_run(sums, name, arm):
+    chosen = study.settings(name, arm, 3)
+    assert json.loads(json.dumps(chosen)) == chosen
+    run, args = fields_of(chosen)
+    assert (args["seed"], args["beta"], args["loss_type"], args["epsilon_high"]) == (3, 0.001, "grpo", 0.28)
+    assert args["generation_batch_size"] == 1024
+    assert run.trainer == ("dapo-filter" if arm == "dapo-filter" else "gdro")
+    before = sorted(sums.iterdir())
+    text = study.plan_cell(name, arm, 3, machine={"data_path": str(sums)})
+    assert f"Qwen/Qwen3-{name}-Base on dapo: 600 rows" in text
+    rollouts = study.ARMS[arm].mean_budget or 4
+    assert f"{1024 // rollouts} prompts x {rollouts} rollouts, 1000 generations, 8 x h100-80" in text
+    assert "GPU hours in all" in text
+    assert sorted(sums.iterdir()) == before
+
+
+def test_a_tiny_scale_has_nothing_to_plan():
+    assert study.plan_cell("tiny-s", "grpo", 0, cycles=3) == (
+        "tiny-s: 192 rollouts and two optimiser steps a cycle, 6 steps, on the CPU"
+    )
+
+
+def test_fixed_groups_are_by_length_and_equally_large():
+    found = static_groups.by_length(["x" * (i % 25) for i in range(100)])
+    assert sorted(set(found)) == [f"length {group:02d}" for group in range(10)]
+    lengths = {group: [i % 25 for i in range(100) if found[i] == group] for group in set(found)}
+    assert {len(own) for own in lengths.values()} == {10}
+    ordered = [lengths[group] for group in sorted(lengths)]
+    assert all(max(a) <= min(b) for a, b in itertools.pairwise(ordered))
+    with pytest.raises(ValueError, match="3 prompts cannot be parted into 10"):
+        static_groups.by_length(["a", "b", "c"])
+
+
+# machines
+
+
+def test_a_machine_sets_what_belongs_to_it_and_nothing_else():
+    machine = {"processes": 4, "use_vllm": False, "vllm_gpu_memory_utilization": 0.3, "data_path": "sets"}
+    chosen = study.settings("1.7B", "grpo", 0, machine=machine)
+    assert (chosen["processes"], chosen["steps_per_generation"]) == (4, 64)
+    with pytest.raises(ValueError, match="machine sets 'prompts', which belongs to the study"):
+        study.settings("1.7B", "grpo", 0, machine={"prompts": 64})
+    with pytest.raises(ValueError, match=r"1024 rows .* do not divide .* 4 x 3 processes"):
+        study.settings("1.7B", "grpo", 0, machine={"processes": 3})
+
+
+def test_a_run_is_the_same_wherever_its_data_lie():
+    here, there = (
+        paper_scale.identity(study.settings("4B", "grpo", 0, machine={"data_path": place})) for place in "ab"
+    )
+    assert here == there
+    assert not set(here) & set(paper_scale.PLACES)
+    changed = study.settings("4B", "grpo", 0, machine={"processes": 4, "vllm_mode": "server"})
+    assert paper_scale.compared(changed) == paper_scale.compared(study.settings("4B", "grpo", 0))
+
+
+def test_a_job_gets_what_its_scale_needs():
+    assert study.job("tiny-m", "train") == study.job("tiny-m", "evaluate")
+    assert study.job("tiny-m", "train")["gpu"] == 0
+    whole, half = (study.job("8B", "train", machine) for machine in (None, {"processes": 4}))
+    assert (whole["gpu"], half["gpu"]) == (8, 4)
+    assert whole["mem_mb"] == 2 * half["mem_mb"] == 768000
+    assert whole["cpus"] == 64
+    assert study.job("8B", "evaluate")["gpu"] == 1
+    assert study.job("1.7B", "train", {"use_cpu": True})["gpu"] == 0
+    with pytest.raises(ValueError, match="unknown step 'draw'"):
+        study.job("8B", "draw")
+
+
+@pytest.fixture
+def bare(tmp_path, monkeypatch):
+    """A machine without a GPU, a network and the packages of an engine, whose hub's cache is empty."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(ready, "find_spec", lambda module: None)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_cannot_be_had_is_named_with_how_to_get_it_and_nothing_is_written(bare, tmp_path, name):
+    with pytest.raises(ready.NotReady) as refused:
+        study.train_cell(name, "joint", 0, tmp_path / "store")
+    text, scale = str(refused.value), study.SCALES[name]
+    revision = study.settings(name, "joint", 0)["model_revision"]
+    assert f"`hf download {scale.model} --revision {revision}`" in text
+    assert "of open-r1/DAPO-Math-17k-Processed at" in text
+    assert "8 processes take a GPU each, and 0 are here" in text
+    assert "needs the package flash_attn: install flash-attn, or machine=" in text
+    assert not (tmp_path / "store").exists()
+
+
+def test_the_data_of_a_plan_must_be_there(bare, sums):
+    with pytest.raises(FileNotFoundError, match="Load it once where there is a network"):
+        study.plan_cell("1.7B", "grpo", 0)
+    with pytest.raises(FileNotFoundError, match=r"dapo: the folder 'rows' holds none"):
+        study.plan_cell("1.7B", "grpo", 0, machine={"data_path": str(stand_in.ROWS.parent)})
+
+
+def test_a_recorded_run_is_begun_by_the_study(tmp_path):
+    values = recipe("1.7B-appendix") | {"record": str(tmp_path / "1.7B" / "grpo" / "seed-0"), "processes": 1}
+    values |= {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False}
+    with pytest.raises(study.RunError, match="the study begins a recorded run"):
+        train.train(parse(values))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_matrix_of_a_full_run_stays_with_the_tiny_scales():
+    assert not set(study.PROFILES["full"]["scales"]) & set(NAMES)
+    assert study.family(NAMES) == "paper"
+    assert len(arms.cells(NAMES, study.ARMS, [0])) == 3 * len(study.ARMS)
