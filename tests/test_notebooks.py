@@ -16,7 +16,7 @@ import nbformat
 import pytest
 from run_store import finished_run, key
 
-from gdro import notebooks
+from gdro import notebooks, study
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 ALL = sorted(FOLDER.glob("*.ipynb"))
@@ -253,6 +253,39 @@ def test_a_finished_run_is_not_run_again_and_a_trained_one_not_trained_again(tmp
     for name in ("06_main_results", "07_prompt_dynamics", "08_rollout_dynamics"):
         (tmp_path / f"{name}.ipynb").touch()
     assert jobs(snakemake(*chosen)) == {}
+
+
+def test_the_papers_scales_are_cells_like_the_tiny_ones(tmp_path):
+    chosen = ["all", "--config", f"store={tmp_path}", "scales=[1.7B,4B,8B]", "seeds=0"]
+    figures = {"figures_all_06": 1, "figures_all_07": 1, "figures_all_08": 1}
+    done = snakemake(*chosen, "machine={processes: 4, attn_implementation: sdpa}", "container=image.sif")
+    arms = len(study.PROFILES["full"]["arms"])
+    cells = 3 * arms
+    assert jobs(done) == {"train": cells, "evaluate": cells, **figures}
+    asked = snakemake(*chosen, "machine={processes: 4}", "--quiet", "progress")
+    parts = (asked.stdout + asked.stderr).split("\n\n")
+    rules = [part for part in parts if re.search(r"^rule train:", part, re.MULTILINE)]
+    assert len(rules) == cells
+    assert all("gpu=4" in part and "runtime=1440" in part for part in rules)
+    assert sum("mem_mb=384000" in part for part in rules) == arms
+    refused = snakemake(*chosen, "machine={prompts: 4}")
+    assert refused.returncode != 0
+    assert "machine sets 'prompts'" in refused.stdout + refused.stderr
+
+
+def test_a_dry_run_of_the_papers_scale_shows_its_plan_and_writes_nothing(tmp_path):
+    rows = "".join(f'{{"prompt": "What is {i}+1?", "solution": "{i + 1}"}}\n' for i in range(300))
+    (tmp_path / "dapo.jsonl").write_text(rows, encoding="utf-8")
+    target, store = tmp_path / "plan" / "done.ipynb", tmp_path / "store"
+    given = {"scale": "1.7B", "arm": "joint", "cycles": None, "dry_run": True, "store": str(store)}
+    given["machine"] = {"data_path": str(tmp_path)}
+    words = [word for name, value in given.items() for word in ("-p", name, str(value))]
+    done = command(FOLDER / "04_train.ipynb", target, *words)
+    assert done.returncode == 0, done.stderr
+    assert "Qwen/Qwen3-1.7B-Base on dapo: 300 rows" in done.stdout
+    assert "GPU hours in all" in done.stdout
+    assert "a dry run: nothing is trained" in done.stdout
+    assert not store.exists()
 
 
 @pytest.mark.parametrize(
