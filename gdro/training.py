@@ -86,9 +86,14 @@ def record_training(writer, folder, make, max_steps, budget, progress) -> None:
         progress.close(f"{writer.last_row['rollouts_total']} rollouts")
 
 
-def evaluate_folder(folder, data, reward, plan, progress, before):
-    """Evaluate the model in ``folder`` as ``plan`` says; ``before`` prompts were done already."""
+def evaluate_folder(folder, data, reward, plan, progress, before, gpu=False):
+    """Evaluate the model in ``folder`` as ``plan`` says; ``before`` prompts were done already.
+
+    ``gpu``: there, in bf16, few rows at a time, for their completions are long.
+    """
     model, tokenizer = load(folder)
+    if gpu:
+        model = model.to("cuda", torch.bfloat16)
     return evaluate(
         model,
         tokenizer,
@@ -100,6 +105,7 @@ def evaluate_folder(folder, data, reward, plan, progress, before):
         top_p=plan.get("top_p", 1.0),
         top_k=plan.get("top_k", 0),
         seed=plan["seed"],
+        batch_size=64 if gpu else 512,
         progress=lambda done, total: progress.update(before + done),
     )
 
