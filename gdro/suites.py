@@ -44,8 +44,8 @@ def load(names=None, folder=None, *, style: str = "chat", verify: bool = True):
         raise ValueError(f"no suite given: name at least one of {', '.join(SUITES)}, or None for all")
     parts, missing = [], []
     for suite, member in ((name, member) for name in names for member in SUITES[name]):
-        path = None if folder is None else file_named(folder, member)
         try:
+            path = None if folder is None else file_named(folder, member)
             part = benchmarks.load(member, path, style=style, verify=verify)
         except (FileNotFoundError, PermissionError) as error:
             missing.append(error)
