@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from gdro import tables
-from gdro.figure_style import ARM_STYLE, WIDTH, empty, seeds_note, style
+from gdro.figure_style import ARM_STYLE, WIDTH, empty, seeds_text, style
 
 OTHER = ("#606060", "-", "o")  # an arm without a style of its own
 
@@ -29,8 +29,7 @@ def effects(found, title, unit="points of mean@8", factor=100, against="grpo") -
                 empty(axis, "no runs to compare")
                 continue
             _points(axis, own, arms, factor)
-            axis.set_title(scale)
-            seeds_note(axis, own["seeds"])
+            axis.set_title(f"{scale} ({seeds_text(own['seeds'])})")
         if arms:
             axes[0].set_yticks(range(len(arms)), [tables.label(arm) for arm in arms])
             axes[0].set_ylim(len(arms) - 0.4, -0.6)

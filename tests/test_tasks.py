@@ -210,3 +210,14 @@ def test_checksums_of_the_data_folder():
     assert found == {name for name in listed if name.split("/")[0] in ("models", "prompts", "tiny")}
     for name in sorted(found):
         assert hashlib.sha256((root / name).read_bytes()).hexdigest() == listed[name], name
+
+
+def test_checksums_of_the_recorded_runs():
+    root = tasks.data_root() / "runs"
+    listed = dict(line.split("  ")[::-1] for line in (root / "SHA256SUMS").read_text().splitlines())
+    recorded = {
+        p.relative_to(root).as_posix() for p in root.glob("*/*/seed-*/*") if p.suffix in (".parquet", ".json")
+    }
+    assert set(listed) <= recorded  # a reader may have made more
+    for name, digest in listed.items():
+        assert hashlib.sha256((root / name).read_bytes()).hexdigest() == digest, name
