@@ -61,6 +61,21 @@ def settings(name: str, own: dict, machine: dict) -> dict:
     return values | batch(values)
 
 
+def engine(chosen: dict) -> tuple[str, dict, int | None]:
+    """What samples held-out prompts: name and options of `gdro.engines.load`, and the rows of a batch, None
+    for the engine's own. vLLM where the recipe trains with it, else transformers on the recipe's device.
+
+    >>> engine({"use_vllm": False, "use_cpu": True})
+    ('transformers', {'dtype': 'float32'}, None)
+    """
+    if chosen["use_vllm"]:
+        length = chosen["vllm_max_model_length"]
+        return "vllm", {"dtype": "bfloat16", "max_model_len": length, "seed": chosen["seed"]}, None
+    if chosen.get("use_cpu"):
+        return "transformers", {"dtype": "float32"}, None
+    return "transformers", {"dtype": "bfloat16", "device_map": "cuda"}, 64  # completions are long
+
+
 def identity(chosen: dict) -> dict:
     """The settings without the places where a machine keeps model and data, which fingerprints tell apart."""
     return {key: value for key, value in chosen.items() if key not in PLACES}

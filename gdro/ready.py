@@ -37,7 +37,7 @@ def to_train(scale: Scale, arm: str, model, chosen: dict):
 
 def to_evaluate(scale: Scale, names, model, chosen: dict):
     """(folder of the base model, held-out prompts) of a cell, or `NotReady`; as `to_train`, on one GPU."""
-    reasons = machine({"use_cpu": chosen.get("use_cpu")}, 1)
+    reasons = machine({name: chosen.get(name) for name in ("use_cpu", "use_vllm")}, 1)
     data = _had(reasons, start.held_out, scale, names, chosen)
     folder = _had(reasons, start.base_model, scale, model, chosen, fetch=not reasons)
     _refuse(f"{scale.name} cannot be evaluated here", reasons)

@@ -181,14 +181,18 @@ def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=Non
             "data_fingerprint": tasks.fingerprint(data),
         },
     }
-    gpu = what.recipe is not None and not chosen.get("use_cpu")
+    engine = None
+    if what.recipe is not None:
+        engine = paper_scale.engine(chosen)
+        plan["engine"] = engine[0]
     manifest = runs.read_manifest(store, key)
     with no_bars(), RunWriter.open(store, key, manifest["settings"]) as writer:
         shown = Progress(f"evaluate {key}", 2 * len(data), progress, unit="prompt")
         base = _lent_base(store, key, manifest["settings"]["model_fingerprint"], plan)
         if base is None:
-            base = evaluate_folder(start, data, grader(what), plan, shown, 0, gpu).assign(step=0)
-        final = evaluate_folder(writer.folder / "model", data, grader(what), plan, shown, len(data), gpu)
+            base = evaluate_folder(start, data, grader(what), plan, shown, 0, engine).assign(step=0)
+        trained = writer.folder / "model"
+        final = evaluate_folder(trained, data, grader(what), plan, shown, len(data), engine)
         final = final.assign(step=writer.last_step)
         both = pd.concat([base, final], ignore_index=True)[list(runs.REQUIRED["evaluations"])]
         writer.finish(both, evaluation=plan)

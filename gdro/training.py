@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 
+from gdro import engines
 from gdro.checkpoints import STATE, latest_complete, read_state
 from gdro.config import GDROConfig
 from gdro.dapo_filter import FilteredGRPOTrainer
@@ -86,28 +87,29 @@ def record_training(writer, folder, make, max_steps, budget, progress) -> None:
         progress.close(f"{writer.last_row['rollouts_total']} rollouts")
 
 
-def evaluate_folder(folder, data, reward, plan, progress, before, gpu=False):
+def evaluate_folder(folder, data, reward, plan, progress, before, engine=None):
     """Evaluate the model in ``folder`` as ``plan`` says; ``before`` prompts were done already.
 
-    ``gpu``: there, in bf16, few rows at a time, for their completions are long.
+    ``engine`` the name and options of `gdro.engines.load`, and the rows of a batch; None for transformers, in
+    float32 on the CPU.
     """
-    model, tokenizer = load(folder)
-    if gpu:
-        model = model.to("cuda", torch.bfloat16)
-    return evaluate(
-        model,
-        tokenizer,
-        data,
-        reward,
-        plan["samples"],
-        max_new_tokens=plan["max_new_tokens"],
-        temperature=plan["temperature"],
-        top_p=plan.get("top_p", 1.0),
-        top_k=plan.get("top_k", 0),
-        seed=plan["seed"],
-        batch_size=64 if gpu else 512,
-        progress=lambda done, total: progress.update(before + done),
-    )
+    name, options, rows = engine or ("transformers", {"dtype": torch.float32, "local_files_only": True}, None)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    with engines.load(name, folder, **options) as loaded:
+        return evaluate(
+            loaded,
+            tokenizer,
+            data,
+            reward,
+            plan["samples"],
+            max_new_tokens=plan["max_new_tokens"],
+            temperature=plan["temperature"],
+            top_p=plan.get("top_p", 1.0),
+            top_k=plan.get("top_k", 0),
+            seed=plan["seed"],
+            batch_size=rows,
+            progress=lambda done, total: progress.update(before + done),
+        )
 
 
 def load(folder):

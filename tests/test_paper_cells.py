@@ -124,7 +124,13 @@ def test_every_suite_is_evaluated_with_its_own_grader(evaluated, resumed):
     assert not evaluated[~known].empty
     assert evaluated.groupby("suite").size()["aime"] == 2 * 4
     plan = run.manifest["evaluation"]
-    assert {"samples": 4, "temperature": 1.0, "top_p": 1.0, "top_k": 0}.items() <= plan.items()
+    assert {
+        "samples": 4,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "engine": "transformers",
+    }.items() <= plan.items()
 
 
 def test_its_scores_stand_in_the_papers_table(evaluated, resumed):

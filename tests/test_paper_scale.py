@@ -127,6 +127,13 @@ def test_a_run_is_the_same_wherever_its_data_lie():
     assert paper_scale.compared(changed) == paper_scale.compared(study.settings("4B", "grpo", 0))
 
 
+def test_held_out_prompts_are_sampled_by_the_engine_that_trains():
+    name, options, _ = paper_scale.engine(study.settings("4B", "grpo", 1))
+    assert (name, options["max_model_len"], options["seed"]) == ("vllm", 7296, 1)
+    name, options, rows = paper_scale.engine(study.settings("4B", "grpo", 1, machine={"use_vllm": False}))
+    assert (name, options["device_map"], rows) == ("transformers", "cuda", 64)
+
+
 def test_a_job_gets_what_its_scale_needs():
     assert study.job("tiny-m", "train") == study.job("tiny-m", "evaluate")
     assert study.job("tiny-m", "train")["gpu"] == 0
@@ -161,6 +168,12 @@ def test_what_cannot_be_had_is_named_with_how_to_get_it_and_nothing_is_written(b
     assert "of open-r1/DAPO-Math-17k-Processed at" in text
     assert "8 processes take a GPU each, and 0 are here" in text
     assert "needs the package flash_attn: install flash-attn, or machine=" in text
+    with pytest.raises(
+        ready.NotReady, match=r"(?s)cannot be evaluated here.*use_vllm=True needs.*gpqa"
+    ) as refused:
+        ready.to_evaluate(scale, None, None, study.settings(name, "joint", 0))
+    assert "1 processes take a GPU each" in str(refused.value)
+    assert "flash_attn" not in str(refused.value)
     assert not (tmp_path / "store").exists()
 
 
