@@ -16,6 +16,8 @@ def base_model(scale: Scale, model, chosen: dict, *, fetch: bool = True) -> Path
 
     Raises ``ValueError`` for a folder without a model, ``FileNotFoundError`` for one that cannot be had.
     """
+    if model is None and Path(scale.model).is_dir():  # a recipe may name a folder
+        model = scale.model
     if model is not None:
         folder = _resolved(model)
         if not (folder / "config.json").is_file():
