@@ -128,7 +128,8 @@ class VLLMEngine(Engine):
     """vLLM's offline engine on a model folder or hub name; every prompt has a seed of its own.
 
     Its numbers depend on which rows share a batch: equal arguments give nearly, not always, equal
-    completions. Needs the extra ``vllm``. Not run on a GPU; on a CPU with vLLM's CPU build.
+    completions. Where no ``dtype`` is given vLLM computes a model kept in float32 in bfloat16. Needs the
+    extra ``vllm``. Not run on a GPU; on a CPU with vLLM's CPU build.
     """
 
     rows = 1 << 16  # the engine makes batches of its own; this one is the unit of progress only
