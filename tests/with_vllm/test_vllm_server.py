@@ -20,7 +20,7 @@ pytest.importorskip("vllm", reason="vLLM has an environment of its own: tests/wi
 from trl.generation.vllm_client import VLLMClient
 from trl.scripts.vllm_serve import ScriptArguments, build_command
 
-from gdro import arms, engines, rewards, runs, study, tasks, training
+from gdro import arms, engines, runs, start, study, tasks, training
 from gdro.rewards import tiny_reward
 
 START = 600  # seconds that the server may take to answer
@@ -92,7 +92,7 @@ def test_variable_rollouts_come_from_the_server(through_server, tmp_path, monkey
         return tiny_reward(completions, answer)
 
     monkeypatch.setattr(tasks, "load", few)
-    monkeypatch.setattr(rewards, "tiny_reward", counted)
+    monkeypatch.setitem(start.REWARDS, "tiny", counted)
     study.train_cell("tiny-s", "rollout-gdro", 7, store=tmp_path, cycles=3, progress="none")
     steps = runs.read_table(tmp_path, runs.RunKey("tiny-s", "rollout-gdro", 7), "steps")
     planned = [list(row) for row in steps["prompt_rollouts"].dropna()]

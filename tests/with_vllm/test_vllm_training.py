@@ -1,4 +1,4 @@
-"""Training through vLLM in the trainer's own process (TRL's colocate mode): every arm, as the study does.
+"""Training through vLLM in the trainer's own process (TRL's colocate mode), every arm of the full profile.
 
 The CPU build samples in bf16 (TRL leaves the precision to vLLM), so that importance ratios are near 1, not 1.
 """
@@ -16,7 +16,7 @@ pytest.importorskip("vllm", reason="vLLM has an environment of its own: tests/wi
 
 from vllm.distributed import cleanup_dist_env_and_memory
 
-from gdro import arms, rewards, runs, study, tasks
+from gdro import arms, runs, start, study, tasks
 from gdro.rewards import tiny_reward
 
 CYCLES = 5  # of the same 48 prompts: bins, and so rollouts, differ from the second on
@@ -56,7 +56,7 @@ def train(arm, store, cycles, seed=7):
     return runs.read_table(store, runs.RunKey("tiny-s", arm, seed), "steps")
 
 
-@pytest.mark.parametrize("arm", list(arms.ARMS))
+@pytest.mark.parametrize("arm", arms.PROFILES["full"]["arms"])
 def test_every_arm_trains(arm, through_vllm, few_prompts, tmp_path, monkeypatch):
     seen = []  # completions that each prompt of a generation got
 
@@ -64,7 +64,7 @@ def test_every_arm_trains(arm, through_vllm, few_prompts, tmp_path, monkeypatch)
         seen.append(Counter(prompts))
         return tiny_reward(completions, answer)
 
-    monkeypatch.setattr(rewards, "tiny_reward", counted)
+    monkeypatch.setitem(start.REWARDS, "tiny", counted)
     steps = train(arm, tmp_path, CYCLES)
     ends = steps.dropna(subset=["controller_seconds"])
     ratios = steps[[RATIO + name for name in ("min", "mean", "max")]].dropna().to_numpy()
@@ -78,7 +78,8 @@ def test_every_arm_trains(arm, through_vllm, few_prompts, tmp_path, monkeypatch)
     assert [counts.total() for counts in seen] == [ROWS] * CYCLES
     planned = [row.tolist() for row in ends["prompt_rollouts"]]
     assert [list(counts.values()) for counts in seen] == planned
-    if "rollout_gdro" in arms.ARMS[arm].fields and arm != "sqrt-law":  # which waits for variances
+    # the square-root law waits until variances differ
+    if "rollout_gdro" in arms.ARMS[arm].fields and arm != "sqrt-law":
         assert any(min(row) < 4 < max(row) for row in planned)
 
 
@@ -90,3 +91,10 @@ def test_an_arm_with_variable_rollouts_learns(through_vllm, tmp_path):
     print(f"mean importance ratio of a generation {ratios.min():.4f} to {ratios.max():.4f}")
     assert rewards_of[-5:].mean() > rewards_of[:5].mean() + 0.1
     assert abs(ratios - 1).max() < 0.02
+    scores = study.evaluate_cell(
+        "tiny-s", "joint", 7, store=tmp_path, suites=["times-1", "times-2"], progress="none"
+    )
+    assert runs.read_manifest(tmp_path, runs.RunKey("tiny-s", "joint", 7))["evaluation"]["engine"] == "vllm"
+    before, after = scores.assign(mean=scores["correct"] / scores["k"]).groupby("step")["mean"].mean()
+    print(f"evaluated through vLLM: mean@8 {before:.3f} before, {after:.3f} after")
+    assert after > before + 0.1
