@@ -116,3 +116,20 @@ def overhead(steps: pd.DataFrame) -> pd.DataFrame:
         counts = [own[c].max() / cycles for c in ("tokens_total", "rollouts_total")]
         rows.append([*names, own["seconds"].sum() / cycles, timed, *counts])
     return pd.DataFrame(rows, columns=[*RUN, "seconds", "controller_seconds", "tokens", "rollouts"])
+
+
+def controller_share(costs: pd.DataFrame) -> pd.DataFrame:
+    """The controller's part of a cycle by scale and arm, from `overhead`; runs that did not time it are left
+    out.
+
+    Columns: scale, arm, controller (ms a cycle), cycle (s), share (per cent), each a mean over the runs, and
+    runs.
+    """
+    timed = costs.dropna(subset=["controller_seconds"])
+    timed = timed.assign(
+        controller=1000 * timed["controller_seconds"],
+        cycle=timed["seconds"],
+        share=100 * timed["controller_seconds"] / timed["seconds"],
+    )
+    found = timed.groupby(["scale", "arm"], sort=False)[["controller", "cycle", "share"]].mean()
+    return found.assign(runs=timed.groupby(["scale", "arm"], sort=False).size()).reset_index()

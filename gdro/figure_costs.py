@@ -1,5 +1,7 @@
 """What the adversaries do for the worst group of prompts (section 4.2.3) and what they cost (section 7)."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pandas as pd
 
@@ -114,3 +116,37 @@ def _reported_costs(axis, reported: pd.DataFrame):
         name = f"{row.method} (reported)"
         axis.bar(at, 1000 * row.value, 0.75, facecolor="white", edgecolor=colour, hatch="////", label=name)
     axis.set(xticks=[], title=f"{rows['model'].iloc[0]}: reported", ylabel="ms a step")
+
+
+PART_STYLE = MappingProxyType(
+    {
+        "classifier": ("#009E73", ":", "s"),
+        "prompt adversary": ("#0072B2", "--", "D"),
+        "rollout adversary": ("#D55E00", "-.", "^"),
+        "whole step": ("#4D4D4D", "-", "o"),
+    }
+)
+
+
+def bookkeeping(by_prompts, by_bins):
+    """Milliseconds of a controller's step and its parts, against the prompts of a batch and against the bins.
+
+    Frames of `gdro.timing.steps`, with one number of bins and one of prompts. Both axes are logarithmic: a
+    straight line is a power, and the grey one is proportional. Points are medians.
+    """
+    with style():
+        figure, axes = grid(1, 2, 2.4, foot=0.4)
+        for axis, times, name in zip(axes[0], (by_prompts, by_bins), ("prompts", "bins"), strict=True):
+            for part, own in times.groupby("part", sort=False):
+                colour, line, marker = PART_STYLE[part]
+                axis.plot(
+                    own[name], own["median"], color=colour, linestyle=line, marker=marker, ms=3, label=part
+                )
+            first, last = times[name].min(), times[name].max()
+            top = times.loc[times[name] == last, "median"].max()
+            axis.plot([first, last], [top * first / last, top], color="#C0C0C0", lw=0.8, zorder=0)
+            axis.set(xscale="log", yscale="log", xlabel=f"{name} (log)", ylabel="ms a step (log)")
+        axes[0, 0].set_title(f"{by_prompts['bins'].iloc[0]} bins")
+        axes[0, 1].set_title(f"{by_bins['prompts'].iloc[0]} prompts")
+        legend_below(figure, *axes[0])
+    return figure

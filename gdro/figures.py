@@ -7,7 +7,7 @@ measured. Where an arm or a scale has no run, its panel says so.
 """
 
 from gdro.figure_concept import fig02
-from gdro.figure_costs import overhead, worst_groups
+from gdro.figure_costs import bookkeeping, overhead, worst_groups
 from gdro.figure_effects import effects
 from gdro.figure_prompts import fig03, fig04, fig05, fig06a
 from gdro.figure_results import benchmark_bars, fig01, reported_bars, reported_table1, tail_bars
@@ -21,6 +21,7 @@ __all__ = [
     "arm_style",
     "benchmark_bars",
     "bin_colours",
+    "bookkeeping",
     "curve",
     "curve_data",
     "effects",

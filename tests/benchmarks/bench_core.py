@@ -11,18 +11,15 @@ A group is one axis that grows, prompts P or bins B, so that growth is read down
 the end, the growth exponent and the memory of histories, is asserted too.
 """
 
-import time
-import tracemalloc
-
 import numpy as np
 import pytest
 
-from gdro import Controller, OnlineDifficultyClassifier, PromptGDRO, RolloutGDRO
+from gdro import OnlineDifficultyClassifier, PromptGDRO, RolloutGDRO, timing
 from gdro.allocation import best_assignment, sample_assignment, variance_optimal
 
 PROMPTS = (64, 512, 2048, 8192, 65_536)
 BINS = (3, 10, 30, 100)
-ARMS = tuple(range(2, 13))
+ARMS = timing.ARMS
 
 
 def allocation_problem(prompts, bins, mean=4):
@@ -32,47 +29,23 @@ def allocation_problem(prompts, bins, mean=4):
     return counts, np.log(rng.dirichlet(np.ones(len(ARMS)), size=bins)), ARMS, prompts * mean
 
 
-class Training:
-    """A controller with both adversaries, every bin occupied, and steps to be timed."""
-
-    def __init__(self, prompts, bins=10, mean=4, **rollout):
-        self.rng, self.batch, number = np.random.default_rng(0), prompts, max(20_000, 2 * prompts)
-        self.rates = self.rng.random(number)
-        classifier = OnlineDifficultyClassifier(number, edges=bins, hysteresis=0.3 / bins)
-        for _ in range(2 * bins):
-            classifier.observe(
-                np.arange(number), self.rng.binomial(1, self.rates), np.ones(number, dtype=int)
-            )
-        rule = RolloutGDRO(bins, ARMS, mean, **rollout)
-        self.controller = Controller(classifier, PromptGDRO(bins), rule)
-
-    def prepared(self):
-        """A batch of distinct prompts, and a uniform number for each row that it might get."""
-        prompts = self.rng.choice(self.rates.size, self.batch, replace=False)
-        return (prompts, self.rng.random(self.batch * ARMS[-1])), {}
-
-    def step(self, prompts, uniform):
-        """Classify, plan, weights, observe: all that a cycle asks of the controller."""
-        plan = self.controller.plan(prompts)
-        owner = np.repeat(np.arange(self.batch), plan.rollouts)
-        rewards = (uniform[: owner.size] < self.rates[prompts][owner]).astype(float)
-        self.controller.observe(plan, owner, rewards)
-
-
 @pytest.mark.benchmark(group="controller step, by prompts")
 @pytest.mark.parametrize(("prompts", "mean"), [(p, 4) for p in PROMPTS] + [(2048, 8)])
 def test_step(benchmark, prompts, mean):
-    training = Training(prompts, mean=mean)
+    training = timing.Bench(prompts, mean=mean)
     benchmark.pedantic(
-        training.step, setup=training.prepared, rounds=max(5, 100_000 // prompts), warmup_rounds=5
+        training.step,
+        setup=lambda: (training.prepared(), {}),
+        rounds=max(5, 100_000 // prompts),
+        warmup_rounds=5,
     )
 
 
 @pytest.mark.benchmark(group="controller step, by bins")
 @pytest.mark.parametrize("bins", BINS)
 def test_step_by_bins(benchmark, bins):
-    training = Training(512, bins)
-    benchmark.pedantic(training.step, setup=training.prepared, rounds=100, warmup_rounds=5)
+    training = timing.Bench(512, bins)
+    benchmark.pedantic(training.step, setup=lambda: (training.prepared(), {}), rounds=100, warmup_rounds=5)
 
 
 @pytest.mark.benchmark(group="classifier, by prompts")
@@ -147,21 +120,11 @@ def allocation(rule, counts, logs, arms, budget):
 
 def test_a_step_grows_no_faster_than_its_prompts():
     """The exponent from 2,048 to 65,536 prompts, where fixed costs no longer matter: at most 1.1."""
-    seconds = {prompts: quickest_step(prompts) for prompts in (2048, 65_536)}
-    exponent = np.log(seconds[65_536] / seconds[2048]) / np.log(65_536 / 2048)
-    print(f"\n{ {p: f'{1e3 * s:.2f} ms' for p, s in seconds.items()} }, growth exponent {exponent:.2f}")
+    times = timing.steps([(2048, 10), (65_536, 10)])
+    whole = times[times["part"] == timing.WHOLE]
+    exponent = timing.growth(whole, "prompts")["exponent"].item()
+    print(f"\n{whole[['prompts', 'median', 'quickest']].round(2)}\ngrowth exponent {exponent:.2f}")
     assert exponent < 1.1
-
-
-def quickest_step(prompts, rounds=15):
-    """Seconds of processor time, which other work on the machine disturbs least."""
-    training, seconds = Training(prompts), []
-    for _ in range(rounds):
-        (batch, uniform), _ = training.prepared()
-        start = time.process_time()
-        training.step(batch, uniform)
-        seconds.append(time.process_time() - start)
-    return min(seconds)
 
 
 @pytest.mark.parametrize(
@@ -170,16 +133,6 @@ def quickest_step(prompts, rounds=15):
 )
 def test_memory_of_histories(number, estimator, limit):
     """MB at the peak of a classifier's life in which every prompt is visited."""
-    tracemalloc.start()
-    try:
-        classifier = OnlineDifficultyClassifier(number, estimator=estimator)
-        for start in range(0, number, 65_536):
-            prompts = np.arange(start, min(start + 65_536, number))
-            classifier.observe(prompts, prompts % 5, np.full(prompts.size, 4))
-        peak = tracemalloc.get_traced_memory()[1] / 1e6
-    finally:
-        tracemalloc.stop()
-    print(
-        f"\n{number:,} prompts, {estimator!r}: {peak:.0f} MB, of which arrays {classifier.nbytes / 1e6:.0f}"
-    )
-    assert peak < limit
+    row = timing.histories([number], [estimator]).iloc[0]
+    print(f"\n{number:,} prompts, {estimator!r}: {row.peak:.0f} MB, of which arrays {row.arrays:.0f}")
+    assert row.peak < limit
