@@ -75,6 +75,26 @@ class ModelShape:
         return 2 * self.layers * self.cached * HALF
 
 
+def shape_of(config, parameters: int, trainable: int | None = None) -> ModelShape:
+    """The `ModelShape` of a transformers configuration, with its counts of parameters (all learn by default).
+
+    >>> from types import SimpleNamespace
+    >>> shape_of(SimpleNamespace(**QWEN3["Qwen/Qwen3-4B-Base"]), 4_022_468_096).cache_bytes
+    147456
+    """
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return ModelShape(
+        parameters=parameters,
+        trainable=parameters if trainable is None else trainable,
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        attention=heads * width,
+        cached=config.num_key_value_heads * width,
+        vocabulary=config.vocab_size,
+    )
+
+
 @dataclass(frozen=True)
 class Workload:
     """How a run is laid out. Rows are completions; ``micro_rows`` pass one GPU at a time."""
@@ -223,11 +243,18 @@ def describe(made: Plan, shape: ModelShape, work: Workload, device: str) -> str:
             f"tokens: {made.tokens / 1e6:.0f} million generated",
             f"time: {total:.0f} s a generation, {made.gpu_hours:.0f} GPU hours in all",
             *(f"  {seconds / total:6.1%}  {part}" for part, seconds in costs if seconds),
-            f"rests on: completions of {work.mean_completion:.0f} tokens (at most {work.max_completion}), "
-            f"prompts of {work.prompt_tokens:.0f} (a third of their characters), "
-            f"{made.speeds.training:.0%} of "
-            f"{gpu.operations / 1e12:.0f}e12 operations a second in training, {made.speeds.decoding:.0%} of "
-            f"{gpu.bandwidth / 1e12:.1f} TB a second in decoding; grading, weight transfer, loading and "
-            "evaluation are not counted; nothing was measured",
+            f"rests on: {basis(made, work, device)}",
         ]
+    )
+
+
+def basis(made: Plan, work: Workload, device: str) -> str:
+    """What a plan rests on, and what it leaves out, in one sentence."""
+    gpu = DEVICES[device]
+    return (
+        f"completions of {work.mean_completion:.0f} tokens (at most {work.max_completion}), "
+        f"prompts of {work.prompt_tokens:.0f} (a third of their characters), "
+        f"{made.speeds.training:.0%} of {gpu.operations / 1e12:.0f}e12 operations a second in training, "
+        f"{made.speeds.decoding:.0%} of {gpu.bandwidth / 1e12:.1f} TB a second in decoding; grading, weight "
+        "transfer, loading and evaluation are not counted; nothing was measured"
     )

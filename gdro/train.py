@@ -16,10 +16,10 @@ from pathlib import Path
 
 import torch
 import trl
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3Config
+from transformers import AutoTokenizer
 from trl import get_peft_config
 
-from gdro import benchmarks, planning, runs
+from gdro import benchmarks, estimate, planning, runs
 from gdro.checkpoints import latest_complete
 from gdro.progress import Progress, no_bars
 from gdro.recipe import REWARDS, Settings, overridden, parse, recipe
@@ -158,34 +158,6 @@ def start(settings: Settings, config, changes=(), *, progress=None, again: str =
         follow(command(["--config", str(config), *changes], settings.run), settings.trainer.output_dir, again)
 
 
-def model_shape(model) -> planning.ModelShape:
-    """Counts of the model (and of its adapter) from its configuration, built without memory for weights."""
-    known = planning.QWEN3.get(model.model_name_or_path)
-    if known is not None:
-        config = Qwen3Config(**known)
-    else:
-        config = AutoConfig.from_pretrained(model.model_name_or_path, revision=model.model_revision)
-    peft = get_peft_config(model)
-    with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(config)
-        total = empty.num_parameters()
-        if peft is not None:
-            from peft import get_peft_model  # an extra that only this kind of recipe needs
-
-            empty = get_peft_model(empty, peft)
-    heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return planning.ModelShape(
-        parameters=total,
-        trainable=sum(p.numel() for p in empty.parameters() if p.requires_grad),
-        layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        attention=heads * width,
-        cached=config.num_key_value_heads * width,
-        vocabulary=config.vocab_size,
-    )
-
-
 def dry_run(values: dict) -> str:
     """Build and check everything but the weights, and return the plan as text; nothing is trained. What is
     read, from the hub or the disk, is announced on stderr.
@@ -210,8 +182,9 @@ def dry_run(values: dict) -> str:
             f"{run.task}: take the other one"
         )
     _announce(f"counting the parameters of {settings.model.model_name_or_path}, without its weights")
-    shape = model_shape(settings.model)
-    work = _workload(values, settings, data)
+    texts = [p if isinstance(p, str) else p[-1]["content"] for p in data["prompt"]]
+    shape = estimate.model_shape(settings.model)
+    work = estimate.workload(settings, sum(map(len, texts)) / len(texts) / 3)
     missing = [] if not args.use_vllm or importlib.util.find_spec("vllm") else ["vllm is not installed here"]
     made = planning.plan(shape, work, planning.DEVICES[run.device])
     head = f"{settings.model.model_name_or_path} on {data.info.description}"
@@ -220,31 +193,6 @@ def dry_run(values: dict) -> str:
 
 def _announce(text):
     print(f"{text} ...", file=sys.stderr, flush=True)
-
-
-def _workload(values, settings, data):
-    run, args, model = settings.run, settings.trainer, settings.model
-    texts = (p if isinstance(p, str) else p[-1]["content"] for p in data["prompt"])
-    colocated = args.use_vllm and args.vllm_mode == "colocate"
-    half = model.dtype in ("bfloat16", "float16")
-    return planning.Workload(
-        prompts=run.prompts,
-        rollouts=args.num_generations,
-        generations=run.generations,
-        processes=run.processes,
-        micro_rows=int(values.get("per_device_train_batch_size", 8)),
-        prompt_tokens=sum(map(len, texts)) / len(data) / 3,
-        max_completion=args.max_completion_length,
-        mean_completion=min(run.mean_completion, args.max_completion_length),
-        sharded=run.sharding != "none",
-        weight_bytes=2 if half else 4,
-        trained_bytes=2 if half and not model.use_peft else 4,
-        reference=args.beta > 0 and not model.use_peft,
-        old_pass=run.minibatches > 1,
-        checkpointing=bool(args.gradient_checkpointing),
-        engine_share=args.vllm_gpu_memory_utilization if colocated else 0.0,
-        engine_sleeps=args.vllm_enable_sleep_mode,
-    )
 
 
 def main(arguments=None) -> None:
