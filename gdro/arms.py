@@ -67,11 +67,13 @@ class Scale:
         return self.cycles * GENERATION_STEPS
 
 
+# so that a run is the same on every machine; a GPU gains little at these sizes
+_ON_CPU = MappingProxyType({"use_cpu": True, "bf16": False, "gradient_checkpointing": False})
+
+
 def _tiny(name, **changes):
     batch = {"prompts": 48, "rollouts": 4, "max_completion": 22, "eval_completion": 28}
-    # on the CPU, so that a run is the same on every machine; a GPU gains nothing at this size
-    extra = MappingProxyType({"use_cpu": True, "bf16": False, "gradient_checkpointing": False})
-    return Scale(name=name, family="tiny", model=name, task="tiny", extra=extra, **batch, **changes)
+    return Scale(name=name, family="tiny", model=name, task="tiny", extra=_ON_CPU, **batch, **changes)
 
 
 def _paper(name, memory):
@@ -89,6 +91,23 @@ SCALES = registry(
     _paper("1.7B", memory=32),
     _paper("4B", memory=48),
     _paper("8B", memory=96),
+    # a real language model, to show that nothing here needs a tiny one: twenty steps, in minutes on one core
+    Scale(
+        name="smol",
+        family="smol",
+        model="smol",
+        task="smol",
+        prompts=6,
+        rollouts=4,
+        cycles=10,
+        learning_rate=1e-5,
+        max_completion=8,
+        eval_completion=8,
+        save_every=10,
+        eval_samples=4,
+        extra=_ON_CPU,
+        memory=8,
+    ),
 )
 TINY = tuple(name for name, scale in SCALES.items() if scale.family == "tiny")
 

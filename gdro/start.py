@@ -5,10 +5,12 @@ At the paper's scales these come from the hub's cache, or from places that the m
 
 from pathlib import Path
 
-from gdro import benchmarks, rewards, sources, static_groups, suites, tasks
+from gdro import benchmarks, rewards, smol, sources, static_groups, suites, tasks
 from gdro.arms import ARMS, Scale, known
 
-REWARDS = {"tiny": rewards.tiny_reward}
+# of the tasks of scales without a recipe: how they are graded, and where their base models lie
+REWARDS = {"tiny": rewards.tiny_reward, "smol": smol.smol_reward}
+MODELS = {"tiny": tasks.model_path, "smol": smol.model_folder}
 
 
 def base_model(scale: Scale, model, chosen: dict, *, fetch: bool = True) -> Path:
@@ -26,7 +28,7 @@ def base_model(scale: Scale, model, chosen: dict, *, fetch: bool = True) -> Path
             )
         return folder
     if scale.recipe is None:
-        return tasks.model_path(scale.model)
+        return MODELS[scale.task](scale.model)
     return sources.model_folder(scale.model, chosen["model_revision"], fetch=fetch)
 
 

@@ -30,6 +30,7 @@ OUTSIDE_SUITE = "outside"
 # the split that comes unasked first; the public sets have one each
 _SPLITS = {
     "tiny": ("train", "test"),
+    "smol": ("train", "test"),
     **{name: ("train",) if name == "dapo" else ("test",) for name in BENCHMARKS},
 }
 _FIELDS = {"prompt": str, "answer": str, "suite": str, "level": int}
@@ -193,11 +194,12 @@ def model_path(scale: str) -> Path:
 def load(name: str, path=None, split: str | None = None, suite: str | None = None, **options):
     """Load a task as a ``datasets.Dataset`` with the columns prompt, answer, prompt_id, suite and level.
 
-    name: "tiny", "dapo", or a benchmark of `gdro.sources.BENCHMARKS`. path: another file of the same form
-    (default: for "tiny" the committed one of that split, a JSON-lines file with prompt, answer, suite and
-    level; for the others the hub's). split: "train" or "test" where there are both. suite: keep that suite
-    only. options: those of `gdro.benchmarks.read`, which "tiny" has none of. An unknown name, split, suite or
-    option, a file that lacks a field and a tiny prompt that occurs twice raise, naming the value.
+    name: "tiny", "smol" (see `gdro.smol`), "dapo", or a benchmark of `gdro.sources.BENCHMARKS`. path:
+    another file of the same form (default: for the first two the committed one of that split, a JSON-lines
+    file with prompt, answer, suite and level; for the others the hub's). split: "train" or "test" where there
+    are both. suite: keep that suite only. options: those of `gdro.benchmarks.read`, which the first two have
+    none of. An unknown name, split, suite or option, a file that lacks a field and a prompt of the first two
+    that occurs twice raise, naming the value.
     """
     if name not in _SPLITS:
         raise ValueError(f"unknown task {name!r}: the known ones are {', '.join(_SPLITS)}")
@@ -206,12 +208,12 @@ def load(name: str, path=None, split: str | None = None, suite: str | None = Non
         raise ValueError(f"unknown split {split!r} of {name}: the known ones are {', '.join(_SPLITS[name])}")
     if str(path) in ("train", "test") and not Path(path).exists():
         raise ValueError(f"path={str(path)!r} names a split, not a file: write split={str(path)!r}")
-    if name != "tiny":
+    if name in BENCHMARKS:
         if suite not in (None, name):
             raise ValueError(f"unknown suite {suite!r} of {name}: the known one is {name}")
         return benchmarks.load(name, path, **options)
     if options:
-        raise ValueError(f"the task tiny takes no {', '.join(options)}: leave it out")
+        raise ValueError(f"the task {name} takes no {', '.join(options)}: leave it out")
     path = data_root() / "prompts" / f"{name}-{split}.jsonl" if path is None else Path(path)
     rows = read_rows(path)
     suites = list(dict.fromkeys(row["suite"] for row in rows))

@@ -65,7 +65,7 @@ def test_all_arms_and_scales_are_there():
         *("grpo", "prompt-gdro", "rollout-gdro", "joint", "prompt-gdro-error", "rollout-gdro-variance"),
         *("dapo-filter", "sqrt-law", "class-gdro", "class-gdro-ema"),
     }
-    assert set(study.SCALES) == {*TINY, "1.7B", "4B", "8B"}
+    assert set(study.SCALES) == {*TINY, "1.7B", "4B", "8B", "smol"}
     assert study.PROFILES["full"]["scales"] == TINY
     for registry in (study.SCALES, study.ARMS):
         assert all(name == entry.name for name, entry in registry.items())
