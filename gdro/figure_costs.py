@@ -4,6 +4,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import NullLocator
 
 from gdro import dynamics
 from gdro.figure_panels import SMOOTH, grid, scales_of
@@ -146,6 +147,9 @@ def bookkeeping(by_prompts, by_bins):
             top = times.loc[times[name] == last, "median"].max()
             axis.plot([first, last], [top * first / last, top], color="#C0C0C0", lw=0.8, zorder=0)
             axis.set(xscale="log", yscale="log", xlabel=f"{name} (log)", ylabel="ms a step (log)")
+            cells = sorted(times[name].unique())
+            axis.set_xticks(cells, labels=[f"{cell:,}" for cell in cells])
+            axis.xaxis.set_minor_locator(NullLocator())
         axes[0, 0].set_title(f"{by_prompts['bins'].iloc[0]} bins")
         axes[0, 1].set_title(f"{by_bins['prompts'].iloc[0]} prompts")
         legend_below(figure, *axes[0])
