@@ -1,11 +1,11 @@
 """Writing a run: one process at a time, flushed before checkpoints and cut back to them, stages in order."""
 
+import contextlib
 import fcntl
 import json
 import logging
 import os
 import socket
-from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -17,31 +17,72 @@ logger = logging.getLogger(__name__)
 LOCK = ".lock"
 
 
-@contextmanager
+@contextlib.contextmanager
 def locked(folder):
     """Hold a run's folder for this process; a second process is refused by name, a dead one's lock is taken
     over and said.
 
     The lock is the kernel's (``flock``), which ends with its process, so a killed run never blocks the next
-    one.
+    one. Yields a function that raises `RunError` once the folder is no longer the one that was locked.
     """
     folder = Path(folder)
-    made = _make_folders(folder)
     path = folder / LOCK
-    descriptor = _lock_file(path)
+    where = "/".join(folder.parts[-3:])
+    with _refused(where):
+        made = _make_folders(folder)
+        descriptor = _lock_file(path, where)
+
+    def check_held():
+        if not _is_at(path, descriptor):
+            raise RunError(
+                f"run {where}: its folder was removed or replaced while this process wrote it: "
+                "let nobody remove it, and start the run again"
+            )
+
     try:
-        left = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
-        if left:
-            logger.warning("%s: taking over the lock that %s left behind", folder.name, left)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        yield folder
+        with _refused(where):
+            left = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
+            if left:
+                logger.warning("%s: taking over the lock that %s left behind", folder.name, left)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield check_held
     finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
+        _release(path, descriptor)
         for new in reversed(made):
-            if not any(new.iterdir()):
+            with contextlib.suppress(OSError):  # not empty, or gone
                 new.rmdir()
+
+
+@contextlib.contextmanager
+def _refused(where):
+    """Say of which run it was that its folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"run {where} cannot be written ({error}): make room or its folder writable, or choose another "
+            "place"
+        ) from error
+
+
+def _release(path, descriptor):
+    """Let go of the lock, which closing does; the file that is left where it cannot be removed says so."""
+    try:
+        if _is_at(path, descriptor):
+            path.unlink()
+    except OSError as error:
+        logger.warning("%s: the lock is released, its file cannot be removed (%s)", path.parent.name, error)
+    finally:
+        os.close(descriptor)
+
+
+def _is_at(path, descriptor):
+    """Whether the open file is the one now at ``path``."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _make_folders(folder: Path) -> list[Path]:
@@ -51,20 +92,25 @@ def _make_folders(folder: Path) -> list[Path]:
     return missing
 
 
-def _lock_file(path: Path) -> int:
+def _lock_file(path: Path, where: str) -> int:
     """An open, locked descriptor of the file now at ``path`` (its last holder may just have removed it)."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:
+            if path.parent.is_dir():
+                raise
+            continue  # the last holder has just removed the empty folder
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = os.pread(descriptor, 4096, 0).decode(errors="replace").strip() or "another process"
             os.close(descriptor)
-            where = "/".join(path.parent.parts[-3:])
             raise RunError(
                 f"run {where} is being written by {holder}: wait for it, or end that process"
             ) from error
-        if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
+        if _is_at(path, descriptor):
             return descriptor
         os.close(descriptor)
 
@@ -77,12 +123,13 @@ class RunWriter:
     :meth:`finish` add to it.
     """
 
-    def __init__(self, store, key: RunKey, manifest: dict, tables: dict):
+    def __init__(self, store, key: RunKey, manifest: dict, tables: dict, check_held=lambda: None):
         self.store, self.key, self.manifest = Path(store), key, manifest
+        self._check_held = check_held
         self._rows = {t: tables[t].to_dict("records") if t in tables else [] for t in ("steps", "bins")}
 
     @classmethod
-    @contextmanager
+    @contextlib.contextmanager
     def open(cls, store, key: RunKey, settings: dict, described: dict | None = None):
         """Lock the run and continue it, or start it with these settings.
 
@@ -91,7 +138,7 @@ class RunWriter:
         as it is.
         """
         settings = plain(settings)
-        with locked(key.folder(store)):
+        with locked(key.folder(store)) as check_held:
             manifest = runs.read_manifest(store, key)
             tables = {}
             if manifest is not None:
@@ -101,15 +148,16 @@ class RunWriter:
                         f"run {key} is finished: read it, "
                         "or remove its folder from the store to make it again"
                     )
-                present = [t for t in ("steps", "bins") if (key.folder(store) / f"{t}.parquet").is_file()]
-                tables = {t: runs.read_table(store, key, t) for t in present}
+                tables = _recorded(store, key, manifest)
             else:
                 manifest = {
                     **(described or {}),
                     **{"schema": runs.SCHEMA, "scale": key.scale, "arm": key.arm, "seed": key.seed},
                     **{"stage": "started", "finished": False, "settings": settings, "wall_seconds": 0.0},
                 }
-            yield cls(store, key, manifest, tables)
+            for left in key.folder(store).glob(".tmp-*"):  # by a process that was killed while writing
+                left.unlink()
+            yield cls(store, key, manifest, tables, check_held)
 
     @property
     def folder(self) -> Path:
@@ -145,8 +193,15 @@ class RunWriter:
                 f"run {self.key}: its record ends at step {self.last_step} and its checkpoint is at {step}: "
                 "remove its checkpoints folder to start it anew"
             )
-        for table, rows in self._rows.items():
-            self._rows[table] = [r for r in rows if r["step"] <= step]
+        rows = {table: [r for r in rows if r["step"] <= step] for table, rows in self._rows.items()}
+        ended = {r["cycle"] for r in rows["steps"]} - {r["cycle"] for r in rows["steps"][-1:]}
+        missing = sorted(ended - {r["cycle"] for r in rows["bins"]})
+        if missing:
+            raise RunError(
+                f"run {self.key}: bins.parquet lacks cycle {missing[0]}, which steps.parquet has: "
+                "remove the run's folder from the store and make the run again"
+            )
+        self._rows = rows
         return before - len(self._rows["steps"])
 
     def flush(self, **facts) -> None:
@@ -154,12 +209,12 @@ class RunWriter:
         for table, rows in self._rows.items():
             if rows:
                 self._write(table, pd.DataFrame(rows))
-        self.manifest.update(plain(facts))
-        runs.write_json(self.folder / runs.MANIFEST, self.manifest)
+        self._write_manifest(facts)
 
     def trained(self, **facts) -> None:
         """Flush and mark the training as complete; the evaluation is still to come."""
-        self.flush(stage="trained", steps=self.last_step, **facts)
+        self.flush()
+        self._write_manifest(facts, stage="trained", steps=self.last_step)
 
     def finish(self, evaluations: pd.DataFrame, **facts) -> None:
         """Write the evaluations and, last of all, the manifest that says the run is finished."""
@@ -169,14 +224,42 @@ class RunWriter:
                 "train it to the end before its evaluation is stored"
             )
         self._write("evaluations", evaluations)
-        self.manifest.update(plain(facts), stage="finished", finished=True)
-        runs.write_json(self.folder / runs.MANIFEST, self.manifest)
+        self._write_manifest(facts, stage="finished", finished=True)
 
     def _write(self, table, frame):
         absent = runs.missing_columns(table, frame)
         if absent:
             raise RunError(f"run {self.key}: {table} lacks the columns {', '.join(absent)}")
-        runs.write_table(self.folder / f"{table}.parquet", frame)
+        with self._writing(f"{table}.parquet"):
+            runs.write_table(self.folder / f"{table}.parquet", frame)
+
+    def _write_manifest(self, facts, **stage):
+        self.manifest.update(plain(facts), **stage)
+        if stage:
+            self.manifest[runs.FILES] = runs.table_hashes(self.folder)
+        with self._writing(runs.MANIFEST):
+            runs.write_manifest(self.folder, self.manifest)
+
+    @contextlib.contextmanager
+    def _writing(self, name):
+        self._check_held()
+        try:
+            yield
+        except OSError as error:
+            raise RunError(
+                f"run {self.key}: {name} could not be written ({error}); what was there is whole: make room "
+                "or the folder writable, then start the run again, and it goes on from its last checkpoint"
+            ) from error
+
+
+def _recorded(store, key, manifest) -> dict:
+    """The tables of a run that is to go on; all of them, and whole, where its training has ended."""
+    ended = manifest["stage"] == "trained"
+    there = [t for t in ("steps", "bins") if ended or (key.folder(store) / f"{t}.parquet").is_file()]
+    tables = {t: runs.read_table(store, key, t) for t in there}
+    if ended:
+        runs.check_whole(store, key, manifest, tables)
+    return tables
 
 
 def plain(value):

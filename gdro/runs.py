@@ -5,6 +5,9 @@
 is written under a temporary name and renamed. A run is ``started``, then ``trained``, then ``finished``; only
 a finished run is read as a result. How far a record goes is bounded by the checkpoint beside it: rows are
 flushed before a checkpoint is written and cut back to it on resume.
+
+What changed after it was written is refused: the manifest holds a hash of itself and, from ``trained`` on,
+of the tables; the pages of a table have checksums. Runs from before there were any are read without.
 """
 
 import itertools
@@ -16,6 +19,9 @@ from numbers import Integral
 from pathlib import Path
 
 import pandas as pd
+from pyarrow import ArrowException
+
+from gdro.seals import file_hash, sealed, unsealed
 
 SCHEMA = 1
 STAGES = ("started", "trained", "finished")
@@ -41,7 +47,8 @@ REQUIRED = {
     "evaluations": ("step", "suite", "prompt_id", "level", "correct", "k", "tokens"),
 }
 TABLES = tuple(REQUIRED)
-MANIFEST_KEYS = ("schema", "scale", "arm", "seed", "stage", "finished", "settings")
+MANIFEST_KEYS = ("schema", "scale", "arm", "seed", "stage", "finished", "settings", "wall_seconds")
+FILES = "files"  # manifest key: hash of every table, from "trained" on
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -103,7 +110,18 @@ def write_table(path, frame: pd.DataFrame) -> None:
     """Write a frame as parquet, atomically, with the schema number of this module in its metadata."""
     frame = frame.reset_index(drop=True)
     frame.attrs = {"gdro_schema": SCHEMA}
-    write_atomically(path, lambda p: frame.to_parquet(p, index=False))
+    write_atomically(path, lambda p: frame.to_parquet(p, index=False, write_page_checksum=True))
+
+
+def write_manifest(folder, manifest: dict) -> None:
+    """Write a run's manifest with the hash of it, atomically."""
+    write_json(Path(folder) / MANIFEST, sealed(manifest))
+
+
+def table_hashes(folder) -> dict:
+    """Hash of every table that is in a run's folder, by file name."""
+    paths = [Path(folder) / f"{table}.parquet" for table in TABLES]
+    return {path.name: file_hash(path) for path in paths if path.is_file()}
 
 
 def missing_columns(table: str, frame: pd.DataFrame) -> list[str]:
@@ -118,7 +136,7 @@ def read_manifest(store, key: RunKey) -> dict | None:
         return None
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # no JSON, or no text
         raise RunError(f"run {key}: {MANIFEST} is not JSON ({error}): {_redo(key)}") from error
     if not isinstance(manifest, dict) or any(k not in manifest for k in MANIFEST_KEYS):
         absent = [k for k in MANIFEST_KEYS if not isinstance(manifest, dict) or k not in manifest]
@@ -142,7 +160,19 @@ def read_manifest(store, key: RunKey) -> dict | None:
             f"run {key}: stage {manifest['stage']!r} with finished {manifest['finished']!r} is no state of a "
             f"run: {_redo(key)}"
         )
-    return manifest
+    if not isinstance(manifest["settings"], dict) or (
+        manifest["stage"] != "started" and "steps" not in manifest
+    ):
+        raise RunError(
+            f"run {key}: {MANIFEST} has no settings by name, or is {manifest['stage']} without its steps: "
+            f"{_redo(key)}"
+        )
+    try:
+        return unsealed(manifest)
+    except ValueError as error:
+        raise RunError(
+            f"run {key}: {MANIFEST} was changed or damaged after it was written ({error}): {_redo(key)}"
+        ) from error
 
 
 def stage(store, key: RunKey) -> str:
@@ -168,15 +198,41 @@ def read_table(store, key: RunKey, table: str) -> pd.DataFrame:
     if not path.is_file():
         raise RunError(f"run {key} is half written: {path.name} is missing: {_redo(key)}")
     try:
-        frame = pd.read_parquet(path)
-    except (OSError, ValueError) as error:
+        frame = pd.read_parquet(path, page_checksum_verification=True)
+    except (OSError, ValueError, LookupError, TypeError, ArrowException) as error:
         raise RunError(
             f"run {key}: {path.name} is not a whole parquet file ({error}): {_redo(key)}"
         ) from error
     absent = missing_columns(table, frame)
     if absent:
         raise RunError(f"run {key}: {path.name} lacks the columns {', '.join(absent)}: {_redo(key)}")
+    schema = frame.attrs.get("gdro_schema")
+    if schema != SCHEMA:
+        raise RunError(
+            f"run {key}: {path.name} has schema {schema} where this version reads {SCHEMA}: "
+            f"use the version that made it, or {_redo(key)}"
+        )
     return frame
+
+
+def check_whole(store, key: RunKey, manifest: dict, tables: dict) -> None:
+    """Refuse tables of a trained or finished run that end elsewhere than its manifest says, or whose files
+    are not those that were written."""
+    last = tables["steps"]["step"].max()
+    if last != manifest["steps"]:
+        raise RunError(
+            f"run {key}: steps.parquet ends at step {last} and its manifest at {manifest['steps']}: "
+            f"{_redo(key)}"
+        )
+    written, there = manifest.get(FILES, {}), table_hashes(key.folder(store))
+    changed = [
+        f"{t}.parquet" for t in tables if written and written.get(f"{t}.parquet") != there[f"{t}.parquet"]
+    ]
+    if changed:
+        raise RunError(
+            f"run {key}: {', '.join(changed)} changed after being written (other SHA-256 than in "
+            f"{MANIFEST}): {_redo(key)}"
+        )
 
 
 def read_run(store, key: RunKey) -> Run:
@@ -189,11 +245,7 @@ def read_run(store, key: RunKey) -> Run:
     if manifest["stage"] != "finished":
         raise RunError(f"run {key} is {manifest['stage']} but not finished: {_make(key)}")
     tables = {t: read_table(store, key, t) for t in TABLES}
-    if tables["steps"]["step"].max() != manifest["steps"]:
-        raise RunError(
-            f"run {key}: steps.parquet ends at step {tables['steps']['step'].max()} "
-            f"and its manifest at {manifest['steps']}: {_redo(key)}"
-        )
+    check_whole(store, key, manifest, tables)
     return Run(key, manifest, **tables)
 
 

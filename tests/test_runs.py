@@ -1,6 +1,5 @@
 """The run store: what is written is read back, what is not whole is refused, and nobody leaves the store."""
 
-import json
 import os
 import signal
 import subprocess
@@ -102,8 +101,8 @@ def test_a_foreign_table_is_refused_by_its_columns(tmp_path, table):
     ],
 )
 def test_a_foreign_manifest_is_refused(tmp_path, change, message):
-    path = finished_run(tmp_path, key()).folder(tmp_path) / runs.MANIFEST
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    folder = finished_run(tmp_path, key()).folder(tmp_path)
+    runs.write_manifest(folder, runs.read_manifest(tmp_path, key()) | change)
     with pytest.raises(RunError, match=message):
         runs.read_run(tmp_path, key())
 
