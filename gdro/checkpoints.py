@@ -3,18 +3,20 @@ written last.
 
 `checkpoint-N/` gets ``gdro_state.json`` + ``.safetensors`` (controller, the same on every process) and
 ``gdro_rank_<r>.json`` + ``.safetensors`` (buffer and accumulators of one process) before the parent saves and
-rotates, and ``gdro_complete.json``, which lists every file with its size, after everything else.
+rotates, and ``gdro_complete.json``, which lists every file with its size and hash, after everything else.
 """
 
 import json
 import logging
 import os
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
+
+from gdro.seals import file_hash
 
 logger = logging.getLogger(__name__)
 
@@ -57,28 +59,28 @@ def read_state(folder, stem):
     try:
         content = json.loads((folder / f"{stem}.json").read_text())
         arrays = load_file(folder / f"{stem}.safetensors")
-    except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
+        schema = content["schema"]
+        state = _with_arrays(content["state"], arrays) if schema == SCHEMA else None
+    except (ValueError, SafetensorError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{folder / stem} is damaged ({error}); resume from another checkpoint "
             "(gdro.checkpoints.latest_complete finds it), or start anew in an empty folder"
         ) from error
-    if content.get("schema") != SCHEMA:
+    if schema != SCHEMA:
         raise ValueError(
-            f"{folder / stem}.json has schema {content.get('schema')!r}, this version reads {SCHEMA}; "
+            f"{folder / stem}.json has schema {schema!r}, this version reads {SCHEMA}; "
             "resume with the version that wrote it"
         )
-    return _with_arrays(content["state"], arrays)
+    return state
 
 
 def write_marker(folder, step):
-    """Declare ``folder`` complete at optimiser step ``step``: every file in it with its size."""
+    """Declare ``folder`` complete at optimiser step ``step``: every file in it with its size and hash."""
     folder = Path(folder)
-    files = {
-        str(path.relative_to(folder)): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != MARKER
-    }
-    text = json.dumps({"schema": SCHEMA, "step": step, "files": files}, indent=1)
+    paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != MARKER]
+    files = {str(path.relative_to(folder)): path.stat().st_size for path in paths}
+    hashes = {str(path.relative_to(folder)): file_hash(path) for path in paths}
+    text = json.dumps({"schema": SCHEMA, "step": step, "files": files, "sha256": hashes}, indent=1)
     _replace(folder / MARKER, lambda path: path.write_text(text))
 
 
@@ -88,7 +90,7 @@ def remove_marker(folder):
 
 
 def why_incomplete(folder):
-    """None for a complete checkpoint, else what is missing.
+    """None for a complete checkpoint, else what is missing; contents are not looked at, see `refuse_damaged`.
 
     >>> why_incomplete("no/such/folder")
     'it has no gdro_complete.json'
@@ -97,16 +99,49 @@ def why_incomplete(folder):
     if not (folder / MARKER).is_file():
         return f"it has no {MARKER}"
     try:
-        files = json.loads((folder / MARKER).read_text())["files"]
-    except (json.JSONDecodeError, KeyError):
-        return f"its {MARKER} is not whole"
-    for name, size in files.items():
+        sizes, _ = _marker(folder)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        return f"its {MARKER} is not whole ({error})"
+    for name, size in sizes.items():
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != size:
             return f"{name} has {path.stat().st_size} bytes, {size} were written"
     return None
+
+
+def refuse_damaged(folder):
+    """Raise ``ValueError`` for a complete checkpoint of which a file is not what was written, naming it.
+
+    Reads every file whole. A checkpoint from before there were hashes passes.
+    """
+    folder = Path(folder)
+    for name, wanted in _marker(folder)[1].items():
+        if file_hash(folder / name) != wanted:
+            raise ValueError(
+                f"{folder / name} is damaged: it is not what was written (other SHA-256 than in {MARKER}); "
+                f"remove {folder.name} and resume again, from the checkpoint before it"
+            )
+
+
+def _marker(folder):
+    """Sizes and hashes of a checkpoint's files, each by name inside the folder."""
+    content = json.loads((Path(folder) / MARKER).read_text())
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"schema {content['schema']!r}, this version reads {SCHEMA}")
+    sizes, hashes = content["files"], content.get("sha256", {})
+    outside = [name for name in sizes if not _is_inside(name)]
+    if outside:
+        raise ValueError(f"it names {outside[0]!r}, which is not in the folder")
+    if hashes and hashes.keys() != sizes.keys():
+        raise ValueError("its sizes and its hashes are of different files")
+    return sizes, hashes
+
+
+def _is_inside(name):
+    path = PurePath(name)
+    return not path.is_absolute() and ".." not in path.parts
 
 
 def checkpoint_folders(output_dir):

@@ -5,16 +5,20 @@ micro-batches, the buffered generations inside a cycle, metrics and losses not y
 written so that a kill at any moment leaves a complete one (`gdro.checkpoints`).
 """
 
+import contextlib
 import logging
 import shutil
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from trl import GRPOTrainer
 
 from gdro import checkpoints
 
 logger = logging.getLogger(__name__)
+
+_TORCH_CANNOT_WRITE = ("inline_container", "iostream error")  # in the RuntimeError of torch.save
 
 _CYCLE_SETTINGS = (
     "seed",
@@ -43,7 +47,8 @@ class ResumableGRPOTrainer(GRPOTrainer):
     ``save_total_limit=1`` is raised to 2: with one kept, a kill while the next is written leaves none.
 
     Errors: ``ValueError`` from ``train``, before anything is loaded, for a checkpoint that is not complete,
-    lacks the state written here, was written under other settings, or has no optimiser state.
+    lacks the state written here, is damaged, was written under other settings, or has no optimiser state.
+    ``OSError`` where a checkpoint cannot be written; the one before it stays whole.
     """
 
     def __init__(self, *args, **kwargs):
@@ -125,14 +130,16 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     def _restore(self, folder):
         shared = checkpoints.read_state(folder, checkpoints.STATE)
-        checkpoints.check_settings(shared["settings"], self._settings())
-        rank = checkpoints.read_state(folder, checkpoints.rank_name(self.args.process_index))
         reason = checkpoints.why_incomplete(folder)
         if reason is not None:
             raise ValueError(
                 f"{folder} is not a complete checkpoint: {reason}; the newest complete one is found by "
                 f"gdro.checkpoints.latest_complete({str(Path(folder).parent)!r})"
             )
+        if self.args.should_save:  # one process reads it all, not each
+            checkpoints.refuse_damaged(folder)
+        checkpoints.check_settings(shared["settings"], self._settings())
+        rank = checkpoints.read_state(folder, checkpoints.rank_name(self.args.process_index))
         if shared["save_only_model"]:
             raise ValueError(
                 f"{folder} was written with save_only_model=True and has no optimiser state, so training "
@@ -160,15 +167,18 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model, trial):
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-        if self.args.should_save:
-            checkpoints.remove_marker(folder)
-            self._remove_torn(folder)
-            checkpoints.write_state(folder, checkpoints.STATE, self._shared_state())
-        checkpoints.write_state(folder, checkpoints.rank_name(self.args.process_index), self._rank_state())
-        super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            checkpoints.write_marker(folder, self.state.global_step)
+        with _named_if_not_written(folder):
+            if self.args.should_save:
+                checkpoints.remove_marker(folder)
+                self._remove_torn(folder)
+                checkpoints.write_state(folder, checkpoints.STATE, self._shared_state())
+            checkpoints.write_state(
+                folder, checkpoints.rank_name(self.args.process_index), self._rank_state()
+            )
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                checkpoints.write_marker(folder, self.state.global_step)
 
     def _remove_torn(self, keep):
         """A torn checkpoint of ours would take the place of a whole one when old ones are rotated away."""
@@ -178,6 +188,21 @@ class ResumableGRPOTrainer(GRPOTrainer):
             if folder != keep and (folder / f"{checkpoints.STATE}.json").is_file():
                 logger.warning("removing the incomplete checkpoint %s: %s", folder, reason)
                 shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _named_if_not_written(folder):
+    """Turn what the writers of the block raise on a full or read-only disk into one ``OSError`` that says
+    what is left."""
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(words in str(error) for words in _TORCH_CANNOT_WRITE):
+            raise
+        raise OSError(
+            f"{folder} was not written ({error}); make room, or the folder writable, and resume: an earlier "
+            "complete checkpoint is as it was"
+        ) from error
 
 
 def _to_arrays(value):
