@@ -96,15 +96,17 @@ def train_cell(
     if runs.stage(store, key) == "finished":
         refuse_other_settings(key, runs.read_manifest(store, key), identity)
         return key.folder(store)
-    from gdro.training import run_training  # torch and TRL, only once there is something to train
+    from gdro import training  # torch and TRL, only once there is something to train
 
     with (
         no_bars(),
         RunWriter.open(store, key, identity, described=surroundings(identity["data_fingerprint"])) as writer,
     ):
-        if writer.manifest["stage"] != "trained":
+        if writer.manifest["stage"] == "trained":
+            training.remove_checkpoints(writer)
+        else:
             shown = Progress(f"train {key}", chosen["max_steps"], progress)
-            run_training(writer, chosen, ARMS[arm], start, data, grader(what), shown)
+            training.run_training(writer, chosen, ARMS[arm], start, data, grader(what), shown)
     return key.folder(store)
 
 
@@ -187,6 +189,7 @@ def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=Non
         plan["engine"] = engine[0]
     manifest = runs.read_manifest(store, key)
     with no_bars(), RunWriter.open(store, key, manifest["settings"]) as writer:
+        _check_model(key, writer.folder / "model", manifest)
         shown = Progress(f"evaluate {key}", 2 * len(data), progress, unit="prompt")
         base = _lent_base(store, key, manifest["settings"]["model_fingerprint"], plan)
         if base is None:
@@ -277,6 +280,16 @@ def _lent_base(store, key, model_fingerprint, plan):
         manifest = runs.read_manifest(store, other)
         same_model = manifest["settings"].get("model_fingerprint") == model_fingerprint
         if same_model and manifest.get("evaluation") == plan:
-            rows = runs.read_table(store, other, "evaluations")
+            rows = runs.read_run(store, other).evaluations
             return rows[rows["step"] == 0]
     return None
+
+
+def _check_model(key, folder, manifest):
+    """Refuse a trained model that is gone, or not the one that was trained (known since it is recorded)."""
+    there, wanted = (folder / "config.json").is_file(), manifest.get("trained_model")
+    if not there or (wanted is not None and weights_hash(folder) != wanted):
+        raise RunError(
+            f"run {key}: its model/ {'was changed or damaged after training' if there else 'is gone'}: "
+            f"remove the folder {key} from the store and make the run again"
+        )

@@ -6,15 +6,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
 
 from gdro import engines
-from gdro.checkpoints import STATE, latest_complete, read_state
+from gdro.checkpoints import STATE, latest_complete, read_state, refuse_damaged
 from gdro.config import GDROConfig
 from gdro.dapo_filter import FilteredGRPOTrainer
 from gdro.evaluation import evaluate
+from gdro.provenance import weights_hash
 from gdro.recorder import Recorder
+from gdro.runs import RunError
 from gdro.trainer import GDROTrainer
+
+_SAFE = {"local_files_only": True, "trust_remote_code": False}
+_WEIGHTS = {**_SAFE, "use_safetensors": True}
 
 
 def run_training(writer, settings, arm, start, data, reward, progress) -> None:
@@ -75,16 +81,23 @@ def record_training(writer, folder, make, max_steps, budget, progress) -> None:
             trainer.save_model(str(temporary))  # all processes, where the model is sharded
             trainer.accelerator.wait_for_everyone()
     elif writer is not None:
+        refuse_damaged(newest)
         with _kept(Path(folder) / "model", True) as temporary:
             for part in load(newest):
                 part.save_pretrained(temporary)
     if writer is not None:
         facts = {"threads": torch.get_num_threads(), "trained_steps": writer.last_step}
+        facts["trained_model"] = weights_hash(Path(folder) / "model")
         if torch.cuda.is_available():
             facts["gpus"] = [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
         writer.trained(**facts)
-        shutil.rmtree(checkpoints, ignore_errors=True)
+        remove_checkpoints(writer)
         progress.close(f"{writer.last_row['rollouts_total']} rollouts")
+
+
+def remove_checkpoints(writer) -> None:
+    """Remove what a trained run no longer needs, also after a kill in the middle of this."""
+    shutil.rmtree(writer.folder / "checkpoints", ignore_errors=True)
 
 
 def evaluate_folder(folder, data, reward, plan, progress, before, engine=None):
@@ -93,8 +106,8 @@ def evaluate_folder(folder, data, reward, plan, progress, before, engine=None):
     ``engine`` the name and options of `gdro.engines.load`, and the rows of a batch; None for transformers, in
     float32 on the CPU.
     """
-    name, options, rows = engine or ("transformers", {"dtype": torch.float32, "local_files_only": True}, None)
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    name, options, rows = engine or ("transformers", {"dtype": torch.float32, **_WEIGHTS}, None)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **_SAFE)
     with engines.load(name, folder, **options) as loaded:
         return evaluate(
             loaded,
@@ -113,9 +126,19 @@ def evaluate_folder(folder, data, reward, plan, progress, before, engine=None):
 
 
 def load(folder):
-    """Model, in float32, and tokenizer of a Hugging Face folder; nothing is fetched."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    return model, AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    """Model, in float32, and tokenizer of a Hugging Face folder; nothing is fetched, no code of the folder
+    runs, and weights are read from safetensors alone, never from a pickle.
+
+    ``RunError`` where the weights are not there or not whole.
+    """
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **_WEIGHTS)
+        return model, AutoTokenizer.from_pretrained(folder, **_SAFE)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise RunError(
+            f"the model folder {Path(folder).name} cannot be loaded ({error}): it needs config.json, a "
+            "tokenizer and whole model.safetensors, and no code of its own"
+        ) from error
 
 
 def _complete(checkpoint, max_steps, budget) -> bool:
