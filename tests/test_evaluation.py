@@ -151,7 +151,8 @@ def test_progress_ends_at_the_total(loaded, data):
         ({"max_new_tokens": 0}, "max_new_tokens"),
         ({"batch_size": 0}, "batch_size"),
         ({"reward": lambda completions, **kwargs: [float("nan")] * len(completions)}, "nan.*finite"),
-        ({"reward": lambda completions, **kwargs: [1.0]}, "shape"),
+        ({"reward": lambda completions, **kwargs: [None] * len(completions)}, "gave None for 8"),
+        ({"reward": lambda completions, **kwargs: [1.0]}, "1 rewards for 8"),
     ],
 )
 def test_bad_arguments_are_refused(loaded, data, changes, message):
