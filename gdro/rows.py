@@ -39,6 +39,13 @@ def prompt_numbers(dataset):
     return np.array([number.setdefault(key, len(number)) for key in dataset[PROMPT_ID]], dtype=np.int64)
 
 
+def refuse_empty_prompts(dataset):
+    """``ValueError`` naming the first row whose prompt is no text and no message: nothing comes after it."""
+    for row, prompt in enumerate(dataset["prompt"]):
+        if not prompt:
+            raise ValueError(f"row {row} has an empty prompt ({prompt!r}); leave it out of the data set")
+
+
 def fixed_bins(dataset, column, numbers):
     """(prompts,) bin of each prompt from ``column``: whole numbers >= 0 as they are, texts in sorted order.
 

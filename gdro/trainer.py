@@ -85,6 +85,7 @@ class GDROTrainer(ResumableGRPOTrainer):
                 f"the data set has no column 'prompt', only {sorted(dataset.column_names)}; "
                 "rename the one that holds the prompts"
             )
+        data_rows.refuse_empty_prompts(dataset)
         prompts = args.generation_batch_size // args.num_generations
         if len(dataset) < prompts:
             raise ValueError(
