@@ -56,18 +56,32 @@ def parameters(notebook) -> dict:
 
 
 def check(notebook, given: dict) -> None:
-    """Refuse a parameter that the notebook lacks, or of another type than its default's (None takes any)."""
+    """Refuse a parameter that the notebook lacks, of another type than its default's (None takes any), or
+    that is no plain data, which would be written into the notebook as it prints itself."""
     known = parameters(notebook)
     for name, value in given.items():
         if name not in known:
             listed = ", ".join(known) or "none"
             raise ValueError(f"{Path(notebook).name} has no parameter {name!r}: its parameters are {listed}")
+        if not _is_plain(value):
+            raise ValueError(
+                f"{Path(notebook).name}: {name}={value!r} is no plain data: give None, a number, a text, or "
+                "a list or dictionary of these"
+            )
         default = known[name]
         if default is not None and value is not None and type(value) is not type(default):
             raise ValueError(
                 f"{Path(notebook).name}: {name}={value!r} is a {type(value).__name__}, "
                 f"and its default {default!r} a {type(default).__name__}: give one of that type"
             )
+
+
+def _is_plain(value) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def run(notebook, target, given: dict, threads: int = 1) -> None:
