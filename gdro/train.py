@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 import trl
+from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, record
 from transformers import AutoTokenizer
 from trl import get_peft_config
 
@@ -24,7 +25,7 @@ from gdro.checkpoints import latest_complete
 from gdro.progress import Progress, no_bars
 from gdro.recipe import REWARDS, Settings, overridden, parse, recipe
 from gdro.rows import fixed_bins, prompt_numbers
-from gdro.run_writer import RunWriter
+from gdro.run_writer import RunWriter, locked
 from gdro.runs import RunError, RunKey
 from gdro.start import with_groups
 from gdro.training import make_trainer, record_training
@@ -32,6 +33,18 @@ from gdro.training import make_trainer, record_training
 
 class TrainingStopped(RuntimeError):
     """The processes of a run ended before the run did."""
+
+
+class FirstErrors(ErrorHandler):
+    """Tells what started the processes of the error in this one, which is its last word where it came first.
+
+    That another process is gone is no error of this one, though it may be seen here before it is seen there.
+    """
+
+    def record_exception(self, e):
+        """Keep ``e`` for the starter."""
+        if not ("gloo" in str(e) and "by peer" in str(e)):
+            super().record_exception(e)
 
 
 def training_data(run):
@@ -44,29 +57,35 @@ def train(settings: Settings, progress: Progress | None = None) -> Path:
     """Train in this process, alone or as one of several, and return the folder of the trained model.
 
     That is ``output_dir/model``; an output folder that holds a complete checkpoint is refused unless
-    ``resume`` is set. With ``record`` the run of the study in that folder is recorded, gone on with where it
-    was interrupted, and its model kept there; ``progress`` shows how far it is.
+    ``resume`` is set, and one that another run is writing in any case. With ``record`` the run of the study
+    in that folder is recorded, gone on with where it was interrupted, and its model kept there; ``progress``
+    shows how far it is.
     """
     run, args = settings.run, settings.trainer
     if run.record is not None:
         return _recorded(settings, progress)
-    newest = latest_complete(args.output_dir)
-    if newest is not None and not run.resume:
-        raise ValueError(
-            f"{args.output_dir!r} holds {Path(newest).name}: pass resume=true to go on from it, or another "
-            "output_dir"
-        )
-    trainer = _trainer(settings)
-    trainer.train(resume_from_checkpoint=newest)
-    folder = Path(args.output_dir) / "model"
-    trainer.save_model(str(folder))
+    # one process of the run holds the folder for all of them
+    with locked(args.output_dir) if args.should_save else nullcontext():
+        newest = latest_complete(args.output_dir)
+        if newest is not None and not run.resume:
+            raise ValueError(
+                f"{args.output_dir!r} holds {Path(newest).name}: pass resume=true to go on from it, or "
+                "another output_dir"
+            )
+        trainer = _trainer(settings)
+        trainer.train(resume_from_checkpoint=newest)
+        folder = Path(args.output_dir) / "model"
+        trainer.save_model(str(folder))
     return folder
 
 
 def _trainer(settings):
     run, args, model = settings.run, settings.trainer, settings.model
     tokenizer = AutoTokenizer.from_pretrained(
-        model.model_name_or_path, revision=model.model_revision, padding_side="left"
+        model.model_name_or_path,
+        revision=model.model_revision,
+        padding_side="left",
+        trust_remote_code=args.trust_remote_code,
     )
     return make_trainer(
         model.model_name_or_path,
@@ -153,7 +172,7 @@ def start(settings: Settings, config, changes=(), *, progress=None, again: str =
     # where several GPUs are seen, one process alone would spread itself over all of them
     alone = settings.trainer.use_cpu or torch.cuda.device_count() <= 1
     if "WORLD_SIZE" in os.environ or (settings.run.processes == 1 and alone):
-        train(settings, progress)
+        record(train, FirstErrors())(settings, progress)
     else:
         follow(command(["--config", str(config), *changes], settings.run), settings.trainer.output_dir, again)
 
