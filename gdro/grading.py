@@ -34,7 +34,7 @@ _DECIMAL = re.compile(
     rf"([+-]?) ?({_WHOLE})?(?:\.([0-9]*))?"
     r"(?: ?\\(?:times|cdot) ?10 ?\^ ?(?:([0-9])|\{ ?([+-]?[0-9]{1,3}) ?\}))?"
 )
-_BASED = re.compile(r"([0-9][0-9A-Za-z]*) ?_ ?(?:([0-9])|\{ ?([0-9]+) ?\})")
+_BASED = re.compile(r"([0-9][0-9A-Za-z]*) ?_ ?(?:([0-9]+)|\{ ?([0-9]+) ?\})")
 
 _LARGE_EXPONENT = re.compile(rf"\^[\s{{(+-]*[0-9]{{{MAX_EXPONENT_DIGITS + 1},}}")
 _LARGE_FACTORIAL = re.compile(rf"[0-9]{{{MAX_EXPONENT_DIGITS + 1},}}[\s)}}]*!|![\s)}}]*!")
@@ -126,6 +126,8 @@ def same_number(first, second):
 
 def numeral(text):
     r"""The digits and the base of a numeral that states its base, or None where ``text`` is anything else.
+
+    A base of two digits without braces counts as one, as its writer meant it, though LaTeX sets it otherwise.
 
     >>> numeral("1010_2"), numeral("1010_{2}"), numeral("1010")
     (('1010', 2), ('1010', 2), None)

@@ -108,6 +108,9 @@ def test_reported_cases_one_by_one_from_a_thread_with_a_grading_after_each():
         ("t + 5", "5 + t", "correct"),
         ("52_8", "52_{8}", "correct"),
         ("52_8", "52_4", "wrong"),
+        ("1010_2", "1010_52", "wrong"),
+        ("1010_2", "-1010_2", "wrong"),
+        ("1F_{16}", "1F_16", "correct"),
         (r"c^{2}(\gamma^{2}-1)", r"c^{2}(\gamma^{2}-9)", "bad_gold"),  # read as the function, at its pole
         ("5", r"5 \mathrm{~cm}", "correct"),
         ("90", r"90^\circ", "correct"),
