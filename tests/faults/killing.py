@@ -1,0 +1,85 @@
+"""Runs a function in a process of its own and kills it: at one of its file operations, or after a time.
+
+The process is forked from a server that has imported the package, so that an attempt costs what it does and
+not the seconds of an import. File operations are those that Python's audit hooks see (open, rename, remove,
+mkdir, rmtree) below one folder: what lies between them is done by one call, so killing before each of them
+meets every order in which files can be left behind.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree"}
+CONTEXT = multiprocessing.get_context("forkserver")
+HANGS = 900  # seconds that no attempt takes, on a busy machine either
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How a process ended: killed or not, its file operations, its error as "Type: message", or None."""
+
+    killed: bool
+    operations: int | None
+    error: str | None
+
+
+class _Killer:
+    """An audit hook that kills its process at the operation number ``at``; torn: a file about to get its
+    name is cut in half first, which is what a kill in the middle of writing it leaves."""
+
+    def __init__(self, folder, at, torn):
+        self.folder, self.at, self.torn, self.count = str(folder), at, torn, 0
+
+    def __call__(self, event, arguments):
+        if event not in OPERATIONS or not _path(*arguments).startswith(self.folder):
+            return
+        self.count += 1
+        if self.count == self.at:
+            self.at = None
+            if self.torn and event == "os.rename" and Path(arguments[0]).is_file():
+                os.truncate(arguments[0], Path(arguments[0]).stat().st_size // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _path(path, *rest):
+    """The path that an operation is about; one named relative to an open folder comes with that folder."""
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        return ""
+    within = f"/proc/self/fd/{rest[-1]}" if rest and isinstance(rest[-1], int) else ""
+    return os.path.join(os.readlink(within) if os.path.lexists(within) else "", os.fsdecode(path))
+
+
+def _work(connection, path, function, arguments, killer):
+    sys.path[:] = path
+    sys.addaudithook(killer)
+    error = None
+    try:
+        function(*arguments)
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    connection.send((killer.count, error))
+
+
+def attempt(function, *arguments, folder, at=None, torn=False, after=None) -> Attempt:
+    """Call ``function(*arguments)`` in another process; kill it at its operation ``at`` below ``folder``, or
+    ``after`` seconds, where it has not ended by then."""
+    ours, theirs = CONTEXT.Pipe(duplex=False)
+    work = (theirs, sys.path, function, arguments, _Killer(folder, at, torn))
+    process = CONTEXT.Process(target=_work, args=work)
+    process.start()
+    theirs.close()
+    process.join(HANGS if after is None else after)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        assert after is not None, f"{function.__name__} did not end within {HANGS} s"
+    with ours:
+        try:
+            operations, error = ours.recv()
+        except EOFError:  # killed
+            operations, error = None, None
+    return Attempt(process.exitcode == -signal.SIGKILL, operations, error)

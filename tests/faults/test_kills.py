@@ -1,0 +1,119 @@
+"""Killed at any moment of recording, training, checkpointing or evaluating, a run is whole and goes on.
+
+After every kill: each file under its own name is whole, and the run does not count as further than it is.
+After the last: the finished run is bit for bit the one that was never stopped, and left nothing behind.
+"""
+
+import shutil
+
+import jobs
+import numpy as np
+import pytest
+from killing import attempt
+from run_store import key
+from test_damage import flipped
+
+from gdro import runs
+
+ARMS = ("joint", "dapo-filter")
+SECONDS = 4.0  # about what a small training takes
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A store with a recorded run, and the file operations that took."""
+    store = tmp_path_factory.mktemp("recorded")
+    done = attempt(jobs.record_run, store, key(), folder=store)
+    assert done.error is None
+    return store, done.operations
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.faults)])
+def test_recording_killed_before_any_of_its_file_operations(recorded, tmp_path, stride, torn):
+    whole, operations = recorded
+    for at in range(1 + torn * stride // 2, operations + 1, stride):
+        store = tmp_path / str(at)
+        assert attempt(jobs.record_run, store, key(), folder=store, at=at, torn=torn).killed
+        jobs.assert_sound(store, key())
+        assert attempt(jobs.record_run, store, key(), folder=store).error is None
+        jobs.assert_same(store, whole, key(), model=False)
+
+
+# training and evaluating
+
+
+@pytest.fixture(scope="module", params=ARMS)
+def trained(request, tmp_path_factory):
+    """An arm, a store with its small run trained, another with it finished, and the operations of each."""
+    arm, folder = request.param, tmp_path_factory.mktemp("whole")
+    training = attempt(jobs.train, folder / "trained", arm, folder=folder)
+    assert training.error is None
+    jobs.copied(folder / "trained", folder / "finished")
+    evaluation = attempt(jobs.evaluate, folder / "finished", arm, folder=folder)
+    assert evaluation.error is None
+    return arm, folder, training.operations, evaluation.operations
+
+
+def finish(store, arm):
+    for job in (jobs.train, jobs.evaluate):
+        assert attempt(job, store, arm, folder=store).error is None
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_training_killed_before_file_operations(trained, tmp_path, seed, torn):
+    """Three kills a run, drawn over all of its operations: state, model, optimiser, marker, rotation ..."""
+    arm, whole, operations, _ = trained
+    rng = np.random.default_rng([seed, torn, jobs.STEPS])
+    kills = 0
+    for _ in range(3):
+        at = int(rng.integers(1, operations // 2 + 1))
+        outcome = attempt(jobs.train, tmp_path, arm, folder=tmp_path, at=at, torn=torn)
+        assert outcome.error is None
+        kills += outcome.killed
+        jobs.assert_sound(tmp_path, key(arm))
+    assert kills >= 2
+    finish(tmp_path, arm)
+    jobs.assert_same(tmp_path, whole / "finished", key(arm))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(3))
+def test_training_killed_at_random_times(trained, tmp_path, seed):
+    """By the clock, so also in the middle of generation, of a backward pass, of a file."""
+    arm, whole, _, _ = trained
+    rng = np.random.default_rng([seed, 1])
+    for share in rng.uniform(0.1, 0.7, size=3):
+        assert attempt(jobs.train, tmp_path, arm, folder=tmp_path, after=share * SECONDS).error is None
+        jobs.assert_sound(tmp_path, key(arm))
+    finish(tmp_path, arm)
+    jobs.assert_same(tmp_path, whole / "finished", key(arm))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("torn", [False, True])
+def test_evaluation_killed_before_file_operations(trained, tmp_path, torn):
+    arm, whole, _, operations = trained
+    store = jobs.copied(whole / "trained", tmp_path / "store")
+    tries = np.random.default_rng(torn).integers(1, operations + 1, size=4)
+    for at in sorted(tries.tolist()):
+        assert attempt(jobs.evaluate, store, arm, folder=store, at=at, torn=torn).error is None
+        jobs.assert_sound(store, key(arm))
+    finish(store, arm)
+    jobs.assert_same(store, whole / "finished", key(arm))
+
+
+@pytest.mark.faults
+def test_a_trained_model_that_changed_is_not_evaluated(trained, tmp_path):
+    """One bit, or the whole folder: it says which, and the run stays what it was."""
+    arm, whole, _, _ = trained
+    store = jobs.copied(whole / "trained", tmp_path / "store")
+    weights = key(arm).folder(store) / "model" / "model.safetensors"
+    weights.write_bytes(flipped(weights.read_bytes(), 8 * 5000))
+    error = attempt(jobs.evaluate, store, arm, folder=store).error
+    assert error.startswith(f"RunError: run tiny-s/{arm}/seed-0: its model/ was changed or damaged")
+    shutil.rmtree(weights.parent)
+    assert "its model/ is gone: remove the folder" in attempt(jobs.evaluate, store, arm, folder=store).error
+    assert runs.stage(store, key(arm)) == "trained"
