@@ -16,8 +16,9 @@ FINGERPRINTS = ("data_fingerprint", "model_fingerprint")
 def train(store, key, scale, chosen: dict, model, progress) -> Path:
     """Train the cell ``key`` with settings ``chosen``, or go on with it; returns the run's folder.
 
-    What is trained already is only compared with the settings. Everything else is checked (`gdro.ready`)
-    before the run's manifest is written; the processes that train find the run by that, and record it.
+    What is trained already is only compared with the settings. Everything else is checked (`gdro.ready`, then
+    the recipe's fields) before the run's manifest is written; the processes that train find the run by that,
+    and record it.
     """
     folder, identity = key.folder(store), paper_scale.identity(chosen)
     if runs.stage(store, key) in ("trained", "finished"):
@@ -29,21 +30,22 @@ def train(store, key, scale, chosen: dict, model, progress) -> Path:
         "data_fingerprint": tasks.fingerprint(data),
         "model_fingerprint": chosen["model_revision"] if model is None else weights_hash(base),
     }
-    with RunWriter.open(store, key, identity, surroundings(identity["data_fingerprint"])) as writer:
-        writer.flush()
     values = _values(scale, chosen) | {
         "model_name_or_path": str(base),
         "output_dir": str(folder / "checkpoints"),
         "record": str(folder),
         "disable_tqdm": True,
     }
+    from gdro import train as entry  # torch and TRL, only once there is something to train
+
+    checked = entry.checked(values)
+    with RunWriter.open(store, key, identity, surroundings(identity["data_fingerprint"])) as writer:
+        writer.flush()
     file = folder / "checkpoints" / "recipe.yaml"  # it goes when the checkpoints go
     file.parent.mkdir(exist_ok=True)
     runs.write_atomically(file, lambda path: path.write_text(yaml.safe_dump(values), encoding="utf-8"))
-    from gdro import train as entry  # torch and TRL, only once there is something to train
-
     shown = Progress(f"train {key}", chosen["max_steps"], progress)
-    entry.start(entry.checked(values), file, progress=shown, again="training the same cell again")
+    entry.start(checked, file, progress=shown, again="training the same cell again")
     return folder
 
 

@@ -3,6 +3,7 @@
 Every number of such a scale stands in its recipe (``gdro/recipes/<scale>-appendix.yaml``) and nowhere else.
 """
 
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from gdro.recipe_files import DERIVED, batch, recipe
@@ -48,10 +49,12 @@ def settings(name: str, own: dict, machine: dict) -> dict:
     machine's, and the batch that follows.
 
     Raises ``ValueError`` for a field of ``machine`` that is none of `MACHINE` (or of vLLM's), and for rows
-    that do not divide.
+    that do not divide; ``TypeError`` for a ``machine`` that is no mapping.
     """
+    if not isinstance(machine, Mapping):
+        raise TypeError(f"machine must be a mapping such as {{'processes': 4}}, got {machine!r}")
     for key in machine:
-        if key not in MACHINE and not key.startswith("vllm_"):
+        if key not in MACHINE and not str(key).startswith("vllm_"):
             raise ValueError(
                 f"machine sets {key!r}, which belongs to the study: the fields of a machine are "
                 f"{', '.join(MACHINE)} and those that start with vllm_"

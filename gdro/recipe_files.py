@@ -7,6 +7,8 @@ from pathlib import Path
 
 import yaml
 
+from gdro import checks
+
 RECIPES = Path(__file__).with_name("recipes")
 DERIVED = ("gradient_accumulation_steps", "steps_per_generation", "generation_batch_size", "max_steps")
 MICRO_ROWS, ROLLOUTS = 8, 8  # TRL's defaults of per_device_train_batch_size and num_generations
@@ -53,11 +55,14 @@ def _yaml(name, text):
 def batch(values: dict) -> dict:
     """The trainer's batch fields: they follow from prompts, minibatches, generations and processes.
 
-    Raises ``ValueError`` for rows that do not divide, with the values.
+    Raises ``ValueError`` or ``TypeError`` for a count that is no whole number of at least 1, and for rows
+    that do not divide, with the values.
 
     >>> batch({"prompts": 8, "num_generations": 4, "minibatches": 2, "processes": 1, "generations": 5})
     {'gradient_accumulation_steps': 2, 'steps_per_generation': 4, 'max_steps': 10}
     """
+    for name in ("per_device_train_batch_size", "prompts", "minibatches", "processes", "generations"):
+        checks.whole_number(name, values.get(name, MICRO_ROWS), low=1)
     micro = int(values.get("per_device_train_batch_size", MICRO_ROWS))
     prompts, minibatches, processes = (values[name] for name in ("prompts", "minibatches", "processes"))
     rows, pass_rows = prompts * int(values.get("num_generations", ROLLOUTS)), micro * processes

@@ -1,4 +1,4 @@
-"""A control for Prompt-GDRO: the same weights, given to the wrong bins."""
+"""A control for Prompt-GDRO: the same weights, given to bins by chance."""
 
 import numpy as np
 
@@ -10,10 +10,10 @@ class ShuffledPromptGDRO(PromptGDRO):
     """`PromptGDRO` whose weights are permuted over the bins, by another permutation after each observation.
 
     Scores and distribution are those of `PromptGDRO`, so the weights spread as far as they would, but say
-    nothing about the bin that gets them: what remains of an effect is not one of aiming. With normalization
-    "mean_one" the weights of a batch still have mean one.
+    nothing about the bin that gets them (which is now and then, by chance, its own): what remains of an
+    effect is not one of aiming. With normalization "mean_one" the weights of a batch still have mean one.
 
-    Args: ``num_bins`` and settings as `PromptGDRO`; ``seed`` >= 0 of the permutations.
+    Args: ``num_bins`` >= 2 and settings as `PromptGDRO`; ``seed`` >= 0 of the permutations.
 
     >>> adversary = ShuffledPromptGDRO(3, seed=1)
     >>> adversary.observe([0, 1, 2], [0.0, 0.5, 1.0])
@@ -22,7 +22,7 @@ class ShuffledPromptGDRO(PromptGDRO):
     """
 
     def __init__(self, num_bins, seed=0, **settings):
-        super().__init__(num_bins, **settings)
+        super().__init__(checks.whole_number("num_bins of the shuffled control", num_bins, low=2), **settings)
         self.seed = checks.whole_number("seed", seed, low=0)
         self._observed = 0
 

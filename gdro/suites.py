@@ -37,7 +37,9 @@ def load(names=None, folder=None, *, style: str = "chat", verify: bool = True):
     """
     from datasets import concatenate_datasets  # slow to import, and only needed here
 
-    names = list(SUITES) if names is None else list(names)
+    if isinstance(names, str):
+        raise TypeError(f"names must be a list of suites, got {names!r}: write [{names!r}]")
+    names = list(SUITES) if names is None else list(dict.fromkeys(names))
     for name in names:
         checks.one_of("suite", name, tuple(SUITES))
     if not names:

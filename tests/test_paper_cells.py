@@ -67,6 +67,14 @@ def resumed(scale, sets, tmp_path_factory):
     return store, place, str(stopped.value), left
 
 
+def test_a_refused_field_leaves_no_run_behind(scale, sets, tmp_path):
+    machine = {"data_path": str(sets), "sharding": "fsdp3"}
+    with pytest.raises(ValueError, match="sharding"):
+        study.train_cell(SCALE, "joint", 0, tmp_path, model=scale, machine=machine)
+    assert study.status(tmp_path, SCALE, "joint", 0) == "absent"
+    assert not list(tmp_path.rglob("*.json"))
+
+
 def test_a_killed_child_is_an_error_that_says_how_to_go_on(resumed):
     _, _, message, (stage, steps) = resumed
     assert "the processes ended with code" in message

@@ -117,6 +117,23 @@ def test_a_machine_sets_what_belongs_to_it_and_nothing_else():
         study.settings("1.7B", "grpo", 0, machine={"processes": 3})
 
 
+@pytest.mark.parametrize(
+    ("machine", "error", "message"),
+    [
+        ({"processes": 0}, ValueError, "processes must be at least 1, got 0"),
+        ({"per_device_train_batch_size": 0}, ValueError, "per_device_train_batch_size must be at least 1"),
+        ({"processes": "4"}, TypeError, "processes"),
+        ({"processes": True}, TypeError, "processes"),
+        (["processes"], TypeError, "machine must be a mapping"),
+        ("processes=4", TypeError, "machine must be a mapping"),
+        ({1: 2}, ValueError, "machine sets 1"),
+    ],
+)
+def test_a_machine_that_cannot_be_is_refused_by_name(machine, error, message):
+    with pytest.raises(error, match=message):
+        study.settings("1.7B", "joint", 0, machine=machine)
+
+
 def test_a_run_is_the_same_wherever_its_data_lie():
     here, there = (
         paper_scale.identity(study.settings("4B", "grpo", 0, machine={"data_path": place})) for place in "ab"

@@ -67,3 +67,8 @@ def test_the_option_builds_the_control_with_the_seed_of_the_run():
     assert options.controller(4, mean_budget=2, seed=11).prompt.seed == 11
     with pytest.raises(ValueError, match=r"prompt_rule.*'gdro', 'shuffled'|prompt_rule"):
         GDROOptions(prompt_rule="permuted").check_choices()
+
+
+def test_one_bin_has_nothing_to_permute():
+    with pytest.raises(ValueError, match="num_bins of the shuffled control must be at least 2, got 1"):
+        ShuffledPromptGDRO(1)

@@ -47,3 +47,10 @@ def test_sets_that_cannot_be_had_are_all_named(sets, tmp_path):
     with pytest.raises(ValueError, match="no suite given"):
         suites.load([], tmp_path)
     assert len(suites.load(["math500"], tmp_path, verify=False)) == 4
+
+
+def test_one_name_is_no_list_of_suites_and_a_name_twice_is_one(sets):
+    with pytest.raises(TypeError, match=r"write \['math500'\]"):
+        suites.load("math500", sets)
+    once, twice = (suites.load(names, sets) for names in (["math500"], ["math500", "math500"]))
+    assert once["prompt_id"] == twice["prompt_id"]
