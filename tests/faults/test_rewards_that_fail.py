@@ -74,9 +74,12 @@ def test_the_largest_rewards_train_without_infinities(tmp_path, advantages):
 
 
 def test_one_that_takes_for_ever_is_named_and_interrupting_it_leaves_a_run_that_goes_on(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, request
 ):
     """It waits for the warning; then comes Ctrl-C, in the third step."""
+    # a shell starts its background jobs with this signal ignored, and Python leaves it at that
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     said, calls = threading.Event(), []
 
     def say(name, seconds):
