@@ -121,7 +121,8 @@ def test_control_characters_are_refused_or_make_it_another_answer(count):
     for _ in range(count):
         gold = rng.choice(["7", "12", r"\frac{3}{8}", r"2\sqrt{3}", "(1,2)"])
         at = rng.randint(1, len(gold) - 1) if len(gold) > 1 else 1
-        pairs.append((gold, gold[:at] + rng.choice(strange) + rng.choice("0123456789") + gold[at:]))
+        # neither 0 nor 1: after a space, 3/08 and 2 times 1 root 3 are the same numbers in another text
+        pairs.append((gold, gold[:at] + rng.choice(strange) + rng.choice("23456789") + gold[at:]))
     verdicts = rewards.verdicts([boxed(given) for _, given in pairs], [gold for gold, _ in pairs])
     accepted = [pair for pair, verdict in zip(pairs, verdicts, strict=True) if verdict == "correct"]
     assert accepted == []
