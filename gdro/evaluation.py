@@ -50,10 +50,7 @@ def evaluate(
     _check_columns(dataset)
     decoding = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
     rows = [dict(row) for row in dataset]
-    ids = prompt_ids(tokenizer, [row["prompt"] for row in rows])
-    for row, own in zip(rows, ids, strict=True):
-        if not own:
-            raise ValueError(f"the prompt {row['prompt']!r} ({row['prompt_id']}) has no tokens: leave it out")
+    ids = prompt_ids(tokenizer, rows)
     order = np.argsort([len(x) for x in ids], kind="stable")
     correct, tokens = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
     size = max(1, batch_size // num_samples)
@@ -73,13 +70,20 @@ def evaluate(
     return pd.DataFrame({**kept, "correct": correct, "k": num_samples, "tokens": tokens})[list(COLUMNS)]
 
 
-def prompt_ids(tokenizer, prompts) -> list[list[int]]:
-    """Token ids of prompts as TRL trains on them: texts as they are, conversations by the chat template."""
+def prompt_ids(tokenizer, rows) -> list[list[int]]:
+    """Token ids of the rows' prompts as TRL trains on them: texts as they are, conversations by the chat
+    template. A prompt without tokens raises ``ValueError`` with its text and ``prompt_id``."""
+    prompts = [row["prompt"] for row in rows]
     if isinstance(prompts[0], str):
-        return tokenizer(prompts)["input_ids"]
-    return tokenizer.apply_chat_template(
-        prompts, add_generation_prompt=True, tokenize=True, return_dict=True
-    )["input_ids"]
+        found = tokenizer(prompts)["input_ids"]
+    else:
+        found = tokenizer.apply_chat_template(
+            prompts, add_generation_prompt=True, tokenize=True, return_dict=True
+        )["input_ids"]
+    for row, ids in zip(rows, found, strict=True):
+        if not ids:
+            raise ValueError(f"the prompt {row['prompt']!r} ({row['prompt_id']}) has no tokens: leave it out")
+    return found
 
 
 def _check_columns(dataset):

@@ -13,6 +13,16 @@ REWARDS = {"tiny": rewards.tiny_reward, "smol": smol.smol_reward}
 MODELS = {"tiny": tasks.model_path, "smol": smol.model_folder}
 
 
+def repository() -> Path:
+    """Root folder of the repository, found from the working folder upwards, else from the package."""
+    return tasks.data_root().parent
+
+
+def resolve(path) -> Path:
+    """A path as given where absolute, else under the repository's root, whatever the working folder is."""
+    return Path(path) if Path(path).is_absolute() else repository() / path
+
+
 def base_model(scale: Scale, model, chosen: dict, *, fetch: bool = True) -> Path:
     """Folder of the model that a cell starts from: ``model`` where one is given, else the scale's.
 
@@ -21,7 +31,7 @@ def base_model(scale: Scale, model, chosen: dict, *, fetch: bool = True) -> Path
     if model is None and Path(scale.model).is_dir():  # a recipe may name a folder
         model = scale.model
     if model is not None:
-        folder = _resolved(model)
+        folder = resolve(model)
         if not (folder / "config.json").is_file():
             raise ValueError(
                 f"model {str(model)!r} is no Hugging Face model folder (no config.json): check the path"
@@ -37,7 +47,7 @@ def training_file(scale: Scale, chosen: dict) -> str | None:
     folder; None for the hub's."""
     if chosen.get("data_path") is None:
         return None
-    place = _resolved(chosen["data_path"])
+    place = resolve(chosen["data_path"])
     return str(sources.file_named(place, scale.task) if place.is_dir() else place)
 
 
@@ -68,7 +78,7 @@ def with_groups(data, groups: str | None):
 def held_out(scale: Scale, names, chosen: dict):
     """The prompts that a cell is evaluated on: suites ``names``, None for all."""
     if scale.recipe is not None:
-        place = None if chosen.get("data_path") is None else _resolved(chosen["data_path"])
+        place = None if chosen.get("data_path") is None else resolve(chosen["data_path"])
         return suites.load(names, place if place and place.is_dir() else None, style=chosen["style"])
     data = tasks.load(scale.task, split="test")
     if names is None:
@@ -84,8 +94,3 @@ def held_out(scale: Scale, names, chosen: dict):
 def grader(scale: Scale):
     """The reward function of a scale's held-out prompts, and of its training where it has no recipe."""
     return suites.suite_reward if scale.recipe is not None else REWARDS[scale.task]
-
-
-def _resolved(place) -> Path:
-    """A path as given where absolute, else under the repository's root."""
-    return Path(place) if Path(place).is_absolute() else tasks.data_root().parent / place

@@ -14,7 +14,7 @@ from gdro.progress import Progress, calm, no_bars
 from gdro.provenance import surroundings, weights_hash
 from gdro.run_writer import RunWriter, plain, refuse_other_settings
 from gdro.runs import RunError, RunKey, load_runs
-from gdro.start import base_model, grader, held_out, training_data
+from gdro.start import base_model, grader, held_out, repository, resolve, training_data
 from gdro.study_arms import StudyArm
 
 __all__ = [
@@ -45,16 +45,6 @@ __all__ = [
     "status",
     "train_cell",
 ]
-
-
-def repository() -> Path:
-    """Root folder of the repository, found from the working folder upwards, else from the package."""
-    return tasks.data_root().parent
-
-
-def resolve(path) -> Path:
-    """A path as given where absolute, else under the repository's root, whatever the working folder is."""
-    return Path(path) if Path(path).is_absolute() else repository() / path
 
 
 def status(store, scale: str, arm: str, seed: int) -> str:
@@ -158,8 +148,6 @@ def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=Non
     chosen = settings(scale, arm, seed, machine=machine)
     store, key, what = resolve(store), RunKey(scale, arm, seed), SCALES[scale]
     stage = runs.stage(store, key)
-    if stage == "finished" and what.recipe is not None:
-        return runs.read_run(store, key).evaluations
     if what.recipe is None:
         start, data = base_model(what, model, chosen), held_out(what, suites, chosen)
     if stage == "finished":

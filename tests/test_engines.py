@@ -8,18 +8,11 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from tiny_model import CHARACTERS, model_folder, prompts, short_reward
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from gdro import engines
 from gdro.evaluation import evaluate
 
 PROMPTS = 8
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    folder = model_folder()
-    return AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
 
 
 @pytest.fixture

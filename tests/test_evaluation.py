@@ -4,18 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tiny_model import model_folder, prompts
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from tiny_model import prompts
 
 from gdro.evaluation import COLUMNS, evaluate
 
 PROMPTS = 8
-
-
-@pytest.fixture(scope="module")
-def loaded():
-    folder = model_folder()
-    return AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
 
 
 @pytest.fixture

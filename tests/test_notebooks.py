@@ -295,6 +295,8 @@ def test_a_dry_run_of_the_papers_scale_shows_its_plan_and_writes_nothing(tmp_pat
         ("scales=tiny-x", "unknown scale 'tiny-x'"),
         ("arms=gpro", "unknown arm 'gpro'"),
         ("seeds=-1", "seed must be at least 0, got -1"),
+        ("machine=processes", "machine='processes' must be a mapping"),
+        ("machine={processes: 4}", "sets fields of a recipe"),
     ],
 )
 def test_a_misspelt_option_of_the_graph_is_an_error(option, message):
