@@ -61,6 +61,15 @@ def test_structure(path):
     assert notebooks.parameters(path), "refuses whatever is no literal"
 
 
+@pytest.mark.parametrize("number", ["01", "02", "03", "06", "07", "08", "09"])
+def test_key_tables_are_compared_when_the_notebook_is_validated(number):
+    """nbval compares the output of cells with this tag; of the others it asks only that they run."""
+    path = next(path for path in ALL if path.stem.startswith(number))
+    compared = [c for c in code_cells(path) if "nbval-check-output" in c.metadata.get("tags", ())]
+    assert compared
+    assert all("text/html" in output.data for cell in compared for output in cell.outputs)
+
+
 @pytest.mark.parametrize("path", ALL, ids=lambda p: p.stem)
 def test_cells_are_short_and_define_nothing(path):
     for cell in code_cells(path):
