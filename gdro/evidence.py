@@ -10,6 +10,7 @@ from scipy import stats
 
 from gdro import statistics
 from gdro.dynamics import RUN
+from gdro.questions import MAIN_ARMS, QUESTIONS
 from gdro.tables import ALL, final_step, label
 
 BASELINE = "grpo"
@@ -74,6 +75,36 @@ def paired(values: pd.DataFrame, value: str, against: str = BASELINE, by=()) -> 
         adjusted = iter(statistics.holm([row[-1] for row in known])) if known else iter(())
         rows += [[*row, float("nan") if np.isnan(row[-1]) else next(adjusted)] for row in group]
     return pd.DataFrame(rows, columns=[*keys, *COLUMNS])
+
+
+def baseline(number: int) -> str:
+    """The arm that the others of a question are measured from: GRPO where it is one of them, else the first.
+
+    >>> baseline(4), baseline(6)
+    ('grpo', 'prompt-gdro-error')
+    """
+    arms = QUESTIONS[number].arms
+    return BASELINE if BASELINE in arms else arms[0]
+
+
+def answers(values: pd.DataFrame, numbers, value: str = "mean"):
+    """`paired` for the arms of each question: (frame with a column question in front, numbers that have no
+    answer because nothing but arms of the main comparison was run for them).
+
+    ``values`` one row a run, with the column ``value``.
+    """
+    parts, unanswered = [], []
+    for number in numbers:
+        own = values[values["arm"].isin(QUESTIONS[number].arms)]
+        found = paired(own, value, baseline(number))
+        if set(found["arm"]) <= set(MAIN_ARMS):
+            unanswered.append(number)
+        else:
+            parts.append(found.assign(question=number))
+    if not parts:
+        return pd.DataFrame(columns=["question", "scale", *COLUMNS]), unanswered
+    found = pd.concat(parts, ignore_index=True)
+    return found[["question", "scale", *COLUMNS]], unanswered
 
 
 def interactions(values: pd.DataFrame, value: str, factorials: dict) -> pd.DataFrame:

@@ -95,6 +95,22 @@ def test_an_interaction_needs_all_four_arms_in_a_seed():
     assert evidence.interactions(table, "value", {"none": ("grpo", "p", "r", "absent")}).empty
 
 
+def test_each_question_is_answered_by_its_own_arms():
+    arms = ("grpo", "prompt-gdro-error", "prompt-gdro-error-shuffled", "prompt-gdro-error-bins-3")
+    table = values(**{arm: np.array([0.5, 0.6]) + 0.1 * place for place, arm in enumerate(arms)})
+    found, unanswered = evidence.answers(table, [4, 5, 6], "value")
+    assert unanswered == [5]
+    by_question = {
+        number: dict(zip(own["arm"], own["estimate"], strict=True))
+        for number, own in found.groupby("question")
+    }
+    assert by_question[4] == pytest.approx({arms[1]: 0.1, arms[2]: 0.2})
+    assert by_question[6] == pytest.approx({arms[3]: 0.2})
+    none, unanswered = evidence.answers(table, [5], "value")
+    assert none.empty
+    assert unanswered == [5]
+
+
 def plans(arm, rollouts, share=(0.25, 0.75), seeds=(0, 1)):
     rows = [("s", arm, n, c, b, share[b], rollouts[b]) for n in seeds for c in range(3) for b in (0, 1)]
     return pd.DataFrame(rows, columns=[*RUN, "cycle", "bin", "share", "rollouts"])
