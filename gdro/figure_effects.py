@@ -1,9 +1,11 @@
 """Differences from a baseline with their intervals: the form in which the study answers a question."""
 
 import numpy as np
+import seaborn as sns
 from matplotlib.figure import Figure
 
 from gdro import tables
+from gdro.figure_panels import DIVERGING, grid
 from gdro.figure_style import ARM_STYLE, WIDTH, empty, seeds_text, style
 
 OTHER = ("#606060", "-", "o")  # an arm without a style of its own
@@ -54,3 +56,38 @@ def _points(axis, own, arms, factor):
         axis.plot(
             estimate, place, marker, color=colour, markersize=5, markerfacecolor=colour if holds else "white"
         )
+
+
+def heterogeneity_map(found, note="") -> Figure:
+    """Each arm's difference from GRPO in points of mean@8, on the map of `gdro.heterogeneity`.
+
+    A row an arm, a column a step between families; in a panel transfer runs to the right and the share of
+    hopeless prompts upwards. Args: ``found`` as `gdro.evidence.paired` gives it by transfer, step and
+    hopeless. A star marks what holds after Holm's correction over the arms of a place.
+    """
+    arms, steps = (list(dict.fromkeys(found[name])) for name in ("arm", "step"))
+    reach = max(0.01, 100 * found["estimate"].abs().max())
+    with style():
+        figure, axes = grid(len(arms), len(steps), 1.5, sharex=True, sharey=True)
+        for arm, row in zip(arms, axes, strict=True):
+            for step, axis in zip(steps, row, strict=True):
+                own = found[(found["arm"] == arm) & (found["step"] == step)]
+                values, held = (
+                    own.pivot(index="hopeless", columns="transfer", values=name)
+                    for name in ("estimate", "p_holm")
+                )
+                star = np.where(held < 0.05, "*", "")
+                words = [
+                    [f"{100 * v:+.1f}{s}" for v, s in zip(*both, strict=True)]
+                    for both in zip(values.to_numpy(), star, strict=True)
+                ]
+                options = {"vmin": -reach, "vmax": reach, "cmap": DIVERGING, "cbar": False, "fmt": ""}
+                sns.heatmap(100 * values, annot=np.array(words), ax=axis, **options)
+                axis.set(xlabel="", ylabel="")
+                axis.invert_yaxis()
+                axis.set_title(f"{tables.label(arm)}, families {step:g} logits apart")
+        figure.supxlabel("transfer: what a family's step gives every other", fontsize=8)
+        figure.supylabel("share of hopeless prompts", fontsize=8)
+        if note:
+            figure.suptitle(note, fontsize=9)
+    return figure

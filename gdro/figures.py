@@ -8,7 +8,7 @@ measured. Where an arm or a scale has no run, its panel says so.
 
 from gdro.figure_concept import fig02
 from gdro.figure_costs import bookkeeping, overhead, worst_groups
-from gdro.figure_effects import effects
+from gdro.figure_effects import effects, heterogeneity_map
 from gdro.figure_prompts import fig03, fig04, fig05, fig06a
 from gdro.figure_results import benchmark_bars, fig01, reported_bars, reported_table1, tail_bars
 from gdro.figure_rollouts import fig06b, fig07, fig08, fig09
@@ -35,6 +35,7 @@ __all__ = [
     "fig07",
     "fig08",
     "fig09",
+    "heterogeneity_map",
     "overhead",
     "reported_bars",
     "reported_table1",
