@@ -6,22 +6,9 @@ Every number of such a scale stands in its recipe (``gdro/recipes/<scale>-append
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from gdro.machine import FIELDS, check
 from gdro.recipe_files import DERIVED, batch, recipe
 
-# fields that differ from machine to machine, and are no part of what a study compares
-MACHINE = (
-    "processes",
-    "sharding",
-    "per_device_train_batch_size",
-    "use_cpu",
-    "bf16",
-    "gradient_checkpointing",
-    "attn_implementation",
-    "use_vllm",
-    "data_path",
-    "device",
-    "mean_completion",
-)
 PLACES = ("model_name_or_path", "model_revision", "data_path", "device", "mean_completion")
 _ARM = ("preset", "prompt_gdro", "rollout_gdro")  # a study arm states all of its fields itself
 _ELSEWHERE = ("output_dir",)  # the run store's
@@ -48,19 +35,21 @@ def settings(name: str, own: dict, machine: dict) -> dict:
     """The settings of one cell: the recipe ``name`` without its adversary, the cell's ``own`` fields, the
     machine's, and the batch that follows.
 
-    Raises ``ValueError`` for a field of ``machine`` that is none of `MACHINE` (or of vLLM's), and for rows
-    that do not divide; ``TypeError`` for a ``machine`` that is no mapping.
+    Raises ``ValueError`` for fields of ``machine`` that are none of `gdro.machine.FIELDS`, and for rows that
+    do not divide; ``ValueError`` or ``TypeError`` naming every field whose value no machine can have;
+    ``TypeError`` for a ``machine`` that is no mapping.
     """
     if not isinstance(machine, Mapping):
         raise TypeError(f"machine must be a mapping such as {{'processes': 4}}, got {machine!r}")
-    for key in machine:
-        if key not in MACHINE and not str(key).startswith("vllm_"):
-            raise ValueError(
-                f"machine sets {key!r}, which belongs to the study: the fields of a machine are "
-                f"{', '.join(MACHINE)} and those that start with vllm_"
-            )
+    foreign = [key for key in machine if key not in FIELDS]
+    if foreign:
+        raise ValueError(
+            f"machine sets {', '.join(map(repr, foreign))}, which belongs to the study or to nothing: the "
+            f"fields of a machine are {', '.join(FIELDS)}"
+        )
     values = {key: v for key, v in recipe(name).items() if key not in (*_ARM, *_ELSEWHERE)}
     values |= own | machine
+    check(values)
     return values | batch(values)
 
 
@@ -86,5 +75,4 @@ def identity(chosen: dict) -> dict:
 
 def compared(chosen: dict) -> dict:
     """The settings that a study compares: those that do not differ from machine to machine."""
-    own = {key: value for key, value in chosen.items() if key not in (*MACHINE, *DERIVED)}
-    return {key: value for key, value in identity(own).items() if not key.startswith("vllm_")}
+    return {k: value for k, value in identity(chosen).items() if k not in (*FIELDS, *DERIVED)}

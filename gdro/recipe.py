@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trl import ModelConfig, TrlParser
 
-from gdro import checks, planning, rewards
+from gdro import checks, machine, rewards
 from gdro.config import GDROConfig, preset_fields
 from gdro.prompts import STYLES
 from gdro.recipe_files import DERIVED, MICRO_ROWS, RECIPES, batch, overridden, recipe
@@ -20,7 +20,6 @@ from gdro.sources import BENCHMARKS
 __all__ = ["DERIVED", "RECIPES", "REWARDS", "RunArguments", "Settings", "overridden", "parse", "recipe"]
 
 REWARDS = {"math": rewards.math_reward, "choice": rewards.choice_reward}
-SHARDING = ("none", "fsdp2", "zero3")
 GROUPS = ("family x level", "random")
 TRAINERS = ("gdro", "dapo-filter")
 
@@ -54,16 +53,15 @@ class RunArguments:
     mean_completion: int = _option(1200, "Tokens of a completion that the plan assumes.")
 
     def __post_init__(self):
-        for name in ("prompts", "minibatches", "generations", "processes", "mean_completion"):
+        machine.check(vars(self))
+        for name in ("prompts", "minibatches", "generations"):
             checks.whole_number(name, getattr(self, name), low=1)
         checks.one_of("task", self.task, tuple(BENCHMARKS))
         checks.one_of("style", self.style, STYLES)
         checks.one_of("reward", self.reward, tuple(REWARDS))
-        checks.one_of("sharding", self.sharding, SHARDING)
         checks.one_of("trainer", self.trainer, TRAINERS)
         if self.groups is not None:
             checks.one_of("groups", self.groups, GROUPS)
-        checks.one_of("device", self.device, tuple(planning.DEVICES))
         if self.data_path is not None and not Path(self.data_path).exists():
             raise FileNotFoundError(
                 f"data_path {self.data_path!r} is neither a file nor a folder: check it, or leave it out for "
@@ -89,6 +87,7 @@ def parse(values: dict, *, dry_run: bool = False) -> Settings:
     starting one. Unknown fields, batches that do not divide and whatever the parts refuse raise, with the
     values.
     """
+    machine.check(values)
     given = [key for key in DERIVED if key in values]
     if given:
         raise ValueError(

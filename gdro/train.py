@@ -160,7 +160,7 @@ def follow(started: list[str], output_dir, again: str = "resume=true") -> None:
 
 def checked(values: dict) -> Settings:
     """The settings of a recipe's fields, for `start`; refused here what the processes would refuse."""
-    return parse(values, dry_run="WORLD_SIZE" not in os.environ and int(values.get("processes", 1)) > 1)
+    return parse(values, dry_run="WORLD_SIZE" not in os.environ and values.get("processes", 1) != 1)
 
 
 def start(settings: Settings, config, changes=(), *, progress=None, again: str = "resume=true") -> None:

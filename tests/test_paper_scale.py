@@ -8,9 +8,13 @@ import json
 import pytest
 import stand_in
 import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from trl import ModelConfig
 
 from gdro import arms, paper_scale, planning, ready, static_groups, study, study_arms, train
-from gdro.recipe import parse, recipe
+from gdro.config import GDROConfig
+from gdro.machine import ATTENTION, FIELDS
+from gdro.recipe import RunArguments, parse, recipe
 from gdro.recipe_files import DERIVED
 
 NAMES = ("1.7B", "4B", "8B")
@@ -127,11 +131,41 @@ def test_a_machine_sets_what_belongs_to_it_and_nothing_else():
         (["processes"], TypeError, "machine must be a mapping"),
         ("processes=4", TypeError, "machine must be a mapping"),
         ({1: 2}, ValueError, "machine sets 1"),
+        ({"processes": "two"}, TypeError, "processes must be a whole number, got 'two'"),
+        ({"bf16": "yes"}, TypeError, "bf16 must be True or False, got 'yes'"),
+        ({"use_vllm": "yes"}, TypeError, "use_vllm must be True or False, got 'yes'"),
+        ({"sharding": "fsdp3"}, ValueError, "unknown sharding 'fsdp3'; .* 'none', 'fsdp2', 'zero3'"),
+        ({"attn_implementation": "flash2"}, ValueError, "unknown attn_implementation 'flash2'; .* 'sdpa'"),
+        ({"attn_implementation": "owner/"}, ValueError, "kernels of the hub as 'owner/name'"),
+        ({"vllm_mode": "colocated"}, ValueError, "unknown vllm_mode 'colocated'; .* 'colocate', 'server'"),
+        ({"vllm_gpu_memory_utilization": 3}, ValueError, "utilization must be below 1, got 3"),
+        ({"vllm_max_model_length": 4096}, ValueError, "above max_completion_length=4096, got 4096"),
+        ({"vllm_tensor_parallel_size": 3}, ValueError, "size=3 does not divide processes=8"),
+        ({"vllm_server_port": "http"}, TypeError, "vllm_server_port must be a whole number, got 'http'"),
+        ({"vllm_mod": "server"}, ValueError, "machine sets 'vllm_mod', .*vllm_mode, "),
+        ({"vllm_importance_sampling_correction": False}, ValueError, "belongs to the study"),
+        ({"mean_completion": -4}, ValueError, "mean_completion must be at least 1, got -4"),
+        ({"device": "tpu"}, ValueError, "unknown device 'tpu'"),
+        ({"data_path": 3}, TypeError, "data_path must be a text, got 3"),
+        ({"bf16": "no", "vllm_mode": "x", "processes": 0}, ValueError, "(?s)processes.*bf16.*vllm_mode"),
     ],
 )
-def test_a_machine_that_cannot_be_is_refused_by_name(machine, error, message):
-    with pytest.raises(error, match=message):
-        study.settings("1.7B", "joint", 0, machine=machine)
+def test_a_machine_that_cannot_be_is_refused_by_name(tmp_path, machine, error, message):
+    for refuse in (study.settings, study.plan_cell, study.train_cell):
+        more = {"store": tmp_path} if refuse is study.train_cell else {}
+        with pytest.raises(error, match=message):
+            refuse("1.7B", "joint", 0, machine=machine, **more)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_machine_can_have_is_what_the_libraries_take():
+    assert set(ALL_ATTENTION_FUNCTIONS.valid_keys()) - {"paged|eager"} <= set(ATTENTION)
+    assert study.settings("1.7B", "grpo", 0, machine={"attn_implementation": "owner/name@v1:forward"})
+    known = {f.name for kind in (RunArguments, GDROConfig, ModelConfig) for f in dataclasses.fields(kind)}
+    assert set(FIELDS) <= known
+    # of vLLM's fields the study keeps those that change what is sampled and how it is weighted
+    kept = {name for name in known - set(FIELDS) if name.startswith("vllm_")}
+    assert all(name.startswith(("vllm_importance_sampling_", "vllm_structured_")) for name in kept)
 
 
 def test_a_run_is_the_same_wherever_its_data_lie():

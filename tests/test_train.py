@@ -120,6 +120,9 @@ def test_a_recipe_that_is_not_there_lists_those_that_are():
         ("4B-appendix", ["processes"], "'processes' is no override"),
         ("4B-appendix", ["bin_edges=[0.1"], "'bin_edges=[0.1' cannot be read as YAML"),
         ("4B-appendix", ["utility=gain"], "unknown utility 'gain'"),
+        ("4B-appendix", ["attn_implementation=flash2"], "unknown attn_implementation 'flash2'"),
+        ("4B-appendix", ["processes=two"], "processes must be a whole number, got 'two'"),
+        ("4B-appendix", ["bf16='on'", "vllm_mode=x"], "got 'on' unknown vllm_mode 'x'"),
         ("1.7B-lora", [f"data_path={stand_in.ROWS}"], "dapo has 6 prompts, a generation takes 128"),
     ],
 )
@@ -134,11 +137,15 @@ def test_a_mistake_of_the_user_is_one_line_and_status_2(config, changes, message
 
 
 def test_a_mistake_is_found_before_anything_is_started(capsys):
-    with pytest.raises(SystemExit) as ended:
-        train.main(["--config", "8B-appendix", "rollouts_maks=8"])
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "'rollouts_maks' (did you mean 'rollouts_max'?)" in line
+    for change, message in (
+        ("rollouts_maks=8", "'rollouts_maks' (did you mean 'rollouts_max'?)"),
+        ("processes=two", "processes must be a whole number, got 'two'"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            train.main(["--config", "8B-appendix", change])
+        assert ended.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
 
 
 def test_what_is_no_override_is_refused():
