@@ -53,7 +53,8 @@ def plan(scale, chosen: dict) -> str:
     """The trainer's own dry run of a cell: every check, and what the run needs, as text."""
     from gdro import train as entry
 
-    return entry.dry_run(_values(scale, chosen))
+    with ready.copies_named():
+        return entry.dry_run(_values(scale, chosen))
 
 
 def _values(scale, chosen):

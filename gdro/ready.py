@@ -1,7 +1,7 @@
 """Whether a cell of a scale with a recipe can start on this machine: found out before anything is spent."""
 
+from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 
 from gdro import start
 from gdro.arms import Scale
@@ -19,6 +19,12 @@ _PACKAGES = (
 )
 
 
+_COPIES = (
+    "a folder with copies of the data sets, each named after its set (dapo.parquet, math500.jsonl, ...), is "
+    "given by machine={'data_path': ...}"
+)
+
+
 class NotReady(RuntimeError):
     """A cell cannot start on this machine; the message names every reason and what to do about it."""
 
@@ -29,8 +35,11 @@ def to_train(scale: Scale, arm: str, model, chosen: dict):
     Nothing is written but the hub's cache, and a model is fetched only where nothing else is missing.
     """
     reasons = machine(chosen, chosen["processes"])
-    data = _had(reasons, start.training_data, scale, arm, chosen)
-    folder = _had(reasons, start.base_model, scale, model, chosen, fetch=not reasons)
+    data = folder = None
+    with _told(reasons), copies_named():
+        data = start.training_data(scale, arm, chosen)
+    with _told(reasons):
+        folder = start.base_model(scale, model, chosen, fetch=not reasons)
     _refuse(f"{scale.name} cannot be trained here", reasons)
     return folder, data
 
@@ -38,8 +47,11 @@ def to_train(scale: Scale, arm: str, model, chosen: dict):
 def to_evaluate(scale: Scale, names, model, chosen: dict):
     """(folder of the base model, held-out prompts) of a cell, or `NotReady`; as `to_train`, on one GPU."""
     reasons = machine({name: chosen.get(name) for name in ("use_cpu", "use_vllm")}, 1)
-    data = _had(reasons, start.held_out, scale, names, chosen)
-    folder = _had(reasons, start.base_model, scale, model, chosen, fetch=not reasons)
+    data = folder = None
+    with _told(reasons), copies_named():
+        data = start.held_out(scale, names, chosen)
+    with _told(reasons):
+        folder = start.base_model(scale, model, chosen, fetch=not reasons)
     _refuse(f"{scale.name} cannot be evaluated here", reasons)
     return folder, data
 
@@ -51,9 +63,10 @@ def machine(chosen: dict, processes: int) -> list[str]:
     reasons = []
     found = torch.cuda.device_count()
     if not chosen.get("use_cpu") and found < processes:
+        fewer = f", or set machine={{'processes': {found}}}" if found else ""
         reasons.append(
-            f"{processes} processes take a GPU each, and {found} are here: run it where there are as many, "
-            f"or set machine={{'processes': {max(found, 1)}}}"
+            f"{processes} processes take a GPU each, and {found} are here: run it where there are as many"
+            f"{fewer}"
         )
     for field, value, module, remedy in _PACKAGES:
         if chosen.get(field) == value and find_spec(module) is None:
@@ -61,13 +74,22 @@ def machine(chosen: dict, processes: int) -> list[str]:
     return reasons
 
 
-def _had(reasons, get, *args, **options) -> Path | None:
-    """What ``get`` gives; where it cannot be had, None, and why among ``reasons``."""
+@contextmanager
+def copies_named():
+    """Say of data that cannot be had how a cell of the study is given copies of them."""
     try:
-        return get(*args, **options)
+        yield
+    except (FileNotFoundError, PermissionError) as error:
+        raise type(error)(f"{error}; {_COPIES}") from error
+
+
+@contextmanager
+def _told(reasons):
+    """Keep among ``reasons`` why something cannot be had."""
+    try:
+        yield
     except (FileNotFoundError, PermissionError) as error:
         reasons.append(str(error))
-        return None
 
 
 def _refuse(what, reasons):

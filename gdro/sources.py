@@ -3,9 +3,12 @@
 Commits are those of the hub. A file fetched once is read from the cache after that, without a network.
 """
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from gdro import checks, schemas
 
@@ -182,7 +185,10 @@ def model_folder(repo: str, revision: str, *, fetch: bool = True) -> Path:
 
     try:
         found = hub.snapshot_download(
-            repo, revision=revision, allow_patterns=_MODEL_FILES, local_files_only=not fetch
+            repo,
+            revision=revision,
+            allow_patterns=_MODEL_FILES,
+            local_files_only=not fetch or _out_of_reach(),
         )
     except (errors.LocalEntryNotFoundError, errors.RepositoryNotFoundError, errors.HfHubHTTPError) as error:
         raise FileNotFoundError(
@@ -220,17 +226,41 @@ def _fetched(name, repo, revision, cache_dir, language):
     source = places[checks.one_of("repo", repo or next(iter(places)), tuple(places))]
     file, commit = _path_in(source, language), revision or source.revision
     try:
-        return Path(
-            hub.hf_hub_download(source.repo, file, repo_type="dataset", revision=commit, cache_dir=cache_dir)
-        )
+        where = {"repo_type": "dataset", "revision": commit, "cache_dir": cache_dir}
+        try:
+            return Path(hub.hf_hub_download(source.repo, file, **where, local_files_only=True))
+        except errors.LocalEntryNotFoundError:
+            if _out_of_reach():
+                raise
+        return Path(hub.hf_hub_download(source.repo, file, **where))
     except errors.GatedRepoError as error:
         raise PermissionError(
             f"{name} is gated: ask for access on the hub's page of the data set {source.repo}, then run "
-            "`hf auth login` (or set HF_TOKEN) as the account that was let in, or pass `path` of a copy"
+            "`hf auth login` (or set HF_TOKEN) as the account that was let in, or give a copy of the file"
         ) from error
     except (errors.EntryNotFoundError, errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         raise FileNotFoundError(
             f"{name}: {file!r} of {source.repo} at {commit} is not in the cache and could not be fetched "
             f"({type(error).__name__}). Load it once where there is a network (HF_HUB_OFFLINE unset), copy "
-            "that cache here, or pass `path` of a file"
+            "that cache here, or give a copy of the file"
         ) from error
+
+
+def _out_of_reach() -> bool:
+    """Whether the hub cannot be connected to: found out once, where the hub's library would try six times.
+
+    Behind a proxy, whose way out only the proxy knows, it is left to the library.
+    """
+    from huggingface_hub import constants  # slow to import, and only needed here
+
+    if constants.HF_HUB_OFFLINE:
+        return True
+    if getproxies().keys() - {"no"}:
+        return False
+    hub = urlsplit(constants.ENDPOINT)
+    port = hub.port or {"http": 80}.get(hub.scheme, 443)
+    try:
+        socket.create_connection((hub.hostname, port), timeout=constants.HF_HUB_ETAG_TIMEOUT).close()
+    except OSError:
+        return True
+    return False

@@ -3,6 +3,7 @@ stay; files from a folder, a cache or nowhere."""
 
 import csv
 import json
+import socket
 import subprocess
 import sys
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from gdro import benchmarks, rewards
+from gdro import benchmarks, rewards, sources
 from gdro.prompts import CHOICE_SUFFIX, LETTERS, SUFFIX, prompt_key, with_choices
 from gdro.schemas import WRAPPERS, Problem, unwrapped
 from gdro.sources import BENCHMARKS, Source, file_of
@@ -282,6 +283,41 @@ def test_what_is_neither_cached_nor_reachable_is_named(tmp_path):
         FileNotFoundError, match=r"'test.jsonl' of HuggingFaceH4/MATH-500 at 6e4e.* Load it once"
     ):
         benchmarks.load("math500", cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_the_hub_is_asked_for_what_is_missing_only_where_it_can_be_reached(tmp_path, monkeypatch, there):
+    """Its library asks six times, in 23 seconds, before it gives up a hub that is not there."""
+    asked = []
+
+    def library(*args, local_files_only=False, **kwargs):
+        asked.append(local_files_only)
+        raise huggingface_hub.errors.LocalEntryNotFoundError("not here")
+
+    for name in ("hf_hub_download", "snapshot_download"):
+        monkeypatch.setattr(huggingface_hub, name, library)
+    monkeypatch.setattr(sources, "getproxies", dict)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        if there:
+            door.listen()
+        endpoint = f"http://127.0.0.1:{door.getsockname()[1]}"
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+        with pytest.raises(FileNotFoundError, match="Load it once where there is a network"):
+            benchmarks.load("math500", cache_dir=tmp_path)
+        with pytest.raises(FileNotFoundError, match="hf download owner/name"):
+            sources.model_folder("owner/name", "0" * 40)
+    assert asked == ([True, False, False] if there else [True, True])
+
+
+def test_behind_a_proxy_the_library_finds_out(monkeypatch):
+    monkeypatch.setattr(sources, "getproxies", lambda: {"https": "http://proxy:1", "no": "localhost"})
+    monkeypatch.setattr(sources.socket, "create_connection", None)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    assert not sources._out_of_reach()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert sources._out_of_reach()
 
 
 def test_a_gated_set_says_how_to_get_in(monkeypatch):

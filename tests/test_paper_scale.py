@@ -217,7 +217,9 @@ def test_what_cannot_be_had_is_named_with_how_to_get_it_and_nothing_is_written(b
     revision = study.settings(name, "joint", 0)["model_revision"]
     assert f"`hf download {scale.model} --revision {revision}`" in text
     assert "of open-r1/DAPO-Math-17k-Processed at" in text
-    assert "8 processes take a GPU each, and 0 are here" in text
+    assert text.count("given by machine={'data_path': ...}") == 1
+    assert "`path`" not in text
+    assert "8 processes take a GPU each, and 0 are here: run it where there are as many\n" in text
     assert "needs the package flash_attn: install flash-attn, or machine=" in text
     with pytest.raises(
         ready.NotReady, match=r"(?s)cannot be evaluated here.*use_vllm=True needs.*gpqa"
@@ -229,7 +231,7 @@ def test_what_cannot_be_had_is_named_with_how_to_get_it_and_nothing_is_written(b
 
 
 def test_the_data_of_a_plan_must_be_there(bare, sums):
-    with pytest.raises(FileNotFoundError, match="Load it once where there is a network"):
+    with pytest.raises(FileNotFoundError, match=r"Load it once where there is a network.*'data_path'"):
         study.plan_cell("1.7B", "grpo", 0)
     with pytest.raises(FileNotFoundError, match=r"dapo: the folder 'rows' holds none"):
         study.plan_cell("1.7B", "grpo", 0, machine={"data_path": str(stand_in.ROWS.parent)})
