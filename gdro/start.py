@@ -45,10 +45,23 @@ def base_model(scale: Scale, model, chosen: dict, *, fetch: bool = True) -> Path
 def training_file(scale: Scale, chosen: dict) -> str | None:
     """The file of a scale's training set where the machine names one: itself, or the one of its name in a
     folder; None for the hub's."""
+    place = _named_place(chosen)
+    if place is None:
+        return None
+    return str(sources.file_named(place, scale.task) if place.is_dir() else place)
+
+
+def _named_place(chosen):
+    """The file or folder of data sets that the machine names, or None."""
     if chosen.get("data_path") is None:
         return None
     place = resolve(chosen["data_path"])
-    return str(sources.file_named(place, scale.task) if place.is_dir() else place)
+    if not place.exists():
+        raise FileNotFoundError(
+            f"data_path {str(chosen['data_path'])!r} is neither a file nor a folder: check it, or leave it "
+            "out for the hub's"
+        )
+    return place
 
 
 def training_data(scale: Scale, arm: str, chosen: dict):
@@ -78,7 +91,7 @@ def with_groups(data, groups: str | None):
 def held_out(scale: Scale, names, chosen: dict):
     """The prompts that a cell is evaluated on: suites ``names``, None for all."""
     if scale.recipe is not None:
-        place = None if chosen.get("data_path") is None else resolve(chosen["data_path"])
+        place = _named_place(chosen)  # a file is the training set's
         return suites.load(names, place if place and place.is_dir() else None, style=chosen["style"])
     data = tasks.load(scale.task, split="test")
     if names is None:

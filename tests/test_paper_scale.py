@@ -237,6 +237,16 @@ def test_the_data_of_a_plan_must_be_there(bare, sums):
         study.plan_cell("1.7B", "grpo", 0, machine={"data_path": str(stand_in.ROWS.parent)})
 
 
+def test_a_place_that_is_not_there_is_not_the_hub(bare):
+    nowhere = study.settings("1.7B", "grpo", 0, machine={"data_path": "nowhere"})
+    for refuse in (
+        lambda: ready.to_train(study.SCALES["1.7B"], "grpo", None, nowhere),
+        lambda: ready.to_evaluate(study.SCALES["1.7B"], None, None, nowhere),
+    ):
+        with pytest.raises(ready.NotReady, match="data_path 'nowhere' is neither a file nor a folder"):
+            refuse()
+
+
 def test_a_recorded_run_is_begun_by_the_study(tmp_path):
     values = recipe("1.7B-appendix") | {"record": str(tmp_path / "1.7B" / "grpo" / "seed-0"), "processes": 1}
     values |= {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False}
