@@ -12,6 +12,14 @@ from gdro.recipe_files import DERIVED, batch, recipe
 PLACES = ("model_name_or_path", "model_revision", "data_path", "device", "mean_completion")
 _ARM = ("preset", "prompt_gdro", "rollout_gdro")  # a study arm states all of its fields itself
 _ELSEWHERE = ("output_dir",)  # the run store's
+_OFFLINE = MappingProxyType(  # what of the recipe's engine goes to vLLM's offline one, by its name there
+    {
+        "vllm_max_model_length": "max_model_len",
+        "vllm_gpu_memory_utilization": "gpu_memory_utilization",
+        "vllm_tensor_parallel_size": "tensor_parallel_size",
+        "vllm_model_impl": "model_impl",
+    }
+)
 
 
 def fields(name: str) -> dict:
@@ -55,17 +63,36 @@ def settings(name: str, own: dict, machine: dict) -> dict:
 
 def engine(chosen: dict) -> tuple[str, dict, int | None]:
     """What samples held-out prompts: name and options of `gdro.engines.load`, and the rows of a batch, None
-    for the engine's own. vLLM where the recipe trains with it, else transformers on the recipe's device.
+    for the engine's own.
+
+    vLLM's offline engine where the recipe trains with vLLM, with the recipe's length, share of the GPU's
+    memory, tensor parallelism and model implementation; vllm_mode, the server's fields and sleeping are the
+    training's alone. Else transformers on the recipe's device, with its attention.
 
     >>> engine({"use_vllm": False, "use_cpu": True})
     ('transformers', {'dtype': 'float32'}, None)
     """
     if chosen["use_vllm"]:
-        length = chosen["vllm_max_model_length"]
-        return "vllm", {"dtype": "bfloat16", "max_model_len": length, "seed": chosen["seed"]}, None
+        options = {option: chosen[name] for name, option in _OFFLINE.items() if name in chosen}
+        return "vllm", {"dtype": "bfloat16", "seed": chosen["seed"], **options}, None
+    kernel = chosen.get("attn_implementation")
+    attention = {} if kernel is None else {"attn_implementation": kernel}
     if chosen.get("use_cpu"):
-        return "transformers", {"dtype": "float32"}, None
-    return "transformers", {"dtype": "bfloat16", "device_map": "cuda"}, 64  # completions are long
+        return "transformers", {"dtype": "float32", **attention}, None
+    return "transformers", {"dtype": "bfloat16", "device_map": "cuda", **attention}, 64  # long completions
+
+
+def evaluating(chosen: dict) -> dict:
+    """The settings of `gdro.machine` that the evaluation of a cell follows: one process, with a GPU for each
+    of its engine's shards.
+
+    >>> evaluating({"use_vllm": True, "vllm_tensor_parallel_size": 2, "attn_implementation": "sdpa"})
+    {'use_cpu': False, 'use_vllm': True, 'vllm_tensor_parallel_size': 2}
+    """
+    own = {"use_cpu": chosen.get("use_cpu", False), "use_vllm": chosen.get("use_vllm", False)}
+    if own["use_vllm"]:
+        return own | {"vllm_tensor_parallel_size": chosen.get("vllm_tensor_parallel_size", 1)}
+    return own | {"attn_implementation": chosen.get("attn_implementation")}
 
 
 def identity(chosen: dict) -> dict:

@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from gdro import start
+from gdro import paper_scale, start
 from gdro.arms import Scale
 
 # what a recipe's choice needs installed: field, value, module, and what to install or to choose instead
@@ -34,7 +34,7 @@ def to_train(scale: Scale, arm: str, model, chosen: dict):
 
     Nothing is written but the hub's cache, and a model is fetched only where nothing else is missing.
     """
-    reasons = machine(chosen, chosen["processes"])
+    reasons = machine(chosen, "processes")
     data = folder = None
     with _told(reasons), copies_named():
         data = start.training_data(scale, arm, chosen)
@@ -45,8 +45,9 @@ def to_train(scale: Scale, arm: str, model, chosen: dict):
 
 
 def to_evaluate(scale: Scale, names, model, chosen: dict):
-    """(folder of the base model, held-out prompts) of a cell, or `NotReady`; as `to_train`, on one GPU."""
-    reasons = machine({name: chosen.get(name) for name in ("use_cpu", "use_vllm")}, 1)
+    """(folder of the base model, held-out prompts) of a cell, or `NotReady`; as `to_train`, on its engine's
+    GPUs."""
+    reasons = machine(paper_scale.evaluating(chosen), "vllm_tensor_parallel_size")
     data = folder = None
     with _told(reasons), copies_named():
         data = start.held_out(scale, names, chosen)
@@ -56,17 +57,17 @@ def to_evaluate(scale: Scale, names, model, chosen: dict):
     return folder, data
 
 
-def machine(chosen: dict, processes: int) -> list[str]:
-    """What this machine lacks for settings ``chosen`` with so many processes, each with what to do."""
+def machine(chosen: dict, field: str) -> list[str]:
+    """What this machine lacks for settings ``chosen``, whose ``field`` is the number of GPUs (1 without it),
+    each with what to do."""
     import torch  # slow to import, and only needed here
 
     reasons = []
-    found = torch.cuda.device_count()
-    if not chosen.get("use_cpu") and found < processes:
-        fewer = f", or set machine={{'processes': {found}}}" if found else ""
+    found, wanted = torch.cuda.device_count(), chosen.get(field, 1)
+    if not chosen.get("use_cpu") and found < wanted:
+        fewer = f", or set machine={{{field!r}: {found}}}" if found else ""
         reasons.append(
-            f"{processes} processes take a GPU each, and {found} are here: run it where there are as many"
-            f"{fewer}"
+            f"{wanted} GPUs are needed, and {found} are here: run it where there are as many{fewer}"
         )
     for field, value, module, remedy in _PACKAGES:
         if chosen.get(field) == value and find_spec(module) is None:

@@ -118,7 +118,7 @@ def job(scale: str, step: str, machine: dict | None = None) -> dict:
     """What a cluster gives the job that trains ("train") or evaluates ("evaluate") a cell of this scale.
 
     gpu, cpus, mem_mb and runtime (minutes), from the scale and the processes of its recipe; an evaluation is
-    one process.
+    one process, with a GPU for each shard of its engine.
 
     >>> job("tiny-s", "train"), job("1.7B", "evaluate")["gpu"]
     ({'gpu': 0, 'cpus': 1, 'mem_mb': 4000, 'runtime': 240}, 1)
@@ -126,7 +126,9 @@ def job(scale: str, step: str, machine: dict | None = None) -> dict:
     known("step", step, ("train", "evaluate"))
     what = known("scale", scale, SCALES)
     chosen = settings(scale, next(iter(ARMS)), 0, machine=machine)
-    processes = chosen.get("processes", 1) if step == "train" else 1
+    processes = chosen.get("processes", 1)
+    if step == "evaluate":
+        processes = paper_scale.evaluating(chosen).get("vllm_tensor_parallel_size", 1)
     return {
         "gpu": 0 if chosen.get("use_cpu") else processes,
         "cpus": what.cores * processes,

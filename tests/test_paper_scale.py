@@ -181,8 +181,30 @@ def test_a_run_is_the_same_wherever_its_data_lie():
 def test_held_out_prompts_are_sampled_by_the_engine_that_trains():
     name, options, _ = paper_scale.engine(study.settings("4B", "grpo", 1))
     assert (name, options["max_model_len"], options["seed"]) == ("vllm", 7296, 1)
-    name, options, rows = paper_scale.engine(study.settings("4B", "grpo", 1, machine={"use_vllm": False}))
+    assert options["gpu_memory_utilization"] == 0.5
+    machine = {"use_vllm": False, "attn_implementation": "sdpa"}
+    name, options, rows = paper_scale.engine(study.settings("4B", "grpo", 1, machine=machine))
     assert (name, options["device_map"], rows) == ("transformers", "cuda", 64)
+    assert options["attn_implementation"] == "sdpa"
+
+
+def test_a_machines_engine_is_the_one_that_evaluates(monkeypatch):
+    """Every field of vLLM's that the offline engine has; it has no mode, no server and nothing to wake."""
+    own = {"gpu_memory_utilization": 0.8, "tensor_parallel_size": 2, "model_impl": "transformers"}
+    machine = {f"vllm_{name}": value for name, value in own.items()} | {"vllm_max_model_length": 8192}
+    only_training = {"vllm_mode": "server", "vllm_server_port": 80, "vllm_enable_sleep_mode": False}
+    chosen = study.settings("4B", "grpo", 1, machine=machine | only_training)
+    expected = {"dtype": "bfloat16", "seed": 1, "max_model_len": 8192, **own}
+    assert paper_scale.engine(chosen) == ("vllm", expected, None)
+    assert study.job("4B", "evaluate", machine)["gpu"] == 2
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(ready, "find_spec", lambda module: None)
+    lacks = ready.machine(paper_scale.evaluating(chosen), "vllm_tensor_parallel_size")
+    assert lacks[0].startswith("2 GPUs are needed, and 1 are here")
+    assert "machine={'vllm_tensor_parallel_size': 1}" in lacks[0]
+    plain = study.settings("4B", "grpo", 1, machine={"use_vllm": False})
+    lacks = ready.machine(paper_scale.evaluating(plain), "vllm_tensor_parallel_size")
+    assert [reason.split(" ")[0] for reason in lacks] == ["attn_implementation='flash_attention_2'"]
 
 
 def test_a_job_gets_what_its_scale_needs():
@@ -219,13 +241,13 @@ def test_what_cannot_be_had_is_named_with_how_to_get_it_and_nothing_is_written(b
     assert "of open-r1/DAPO-Math-17k-Processed at" in text
     assert text.count("given by machine={'data_path': ...}") == 1
     assert "`path`" not in text
-    assert "8 processes take a GPU each, and 0 are here: run it where there are as many\n" in text
+    assert "8 GPUs are needed, and 0 are here: run it where there are as many\n" in text
     assert "needs the package flash_attn: install flash-attn, or machine=" in text
     with pytest.raises(
         ready.NotReady, match=r"(?s)cannot be evaluated here.*use_vllm=True needs.*gpqa"
     ) as refused:
         ready.to_evaluate(scale, None, None, study.settings(name, "joint", 0))
-    assert "1 processes take a GPU each" in str(refused.value)
+    assert "1 GPUs are needed" in str(refused.value)
     assert "flash_attn" not in str(refused.value)
     assert not (tmp_path / "store").exists()
 
