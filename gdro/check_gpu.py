@@ -12,6 +12,7 @@ GPUs (FSDP2, ZeRO-3, vLLM's server) is not in it.
 """
 
 import argparse
+import errno
 import importlib.util
 import json
 import math
@@ -56,10 +57,9 @@ def run(check: Check, parts=PARTS, minutes: float = 10.0, output="check_gpu.json
     """Run the parts one after another, write ``output`` after each, and return a row a part.
 
     A row has part, verdict ("fine", "failed: why" or "skipped: why"), seconds and what the part measured.
-    Parts that the ``minutes`` do not reach are skipped, the one they end in fails.
+    Parts that the ``minutes`` do not reach are skipped, the one they end in fails. Raises as `asked`.
     """
-    for part in parts:
-        checks.one_of("part", part, PARTS)
+    parts = asked(parts, minutes, output)
     end, rows = time.monotonic() + 60 * minutes, []
     about = {"check": asdict(check), "card": _card(check), **surroundings("random prompts")}
     with tempfile.TemporaryDirectory() as folder:
@@ -70,10 +70,32 @@ def run(check: Check, parts=PARTS, minutes: float = 10.0, output="check_gpu.json
     return rows
 
 
+def asked(parts, minutes, output) -> list[str]:
+    """The parts to run: those given, after "model", which all others need.
+
+    Raises ``ValueError`` or ``TypeError`` for an unknown part and for minutes that are none, ``OSError`` for
+    an ``output`` that cannot be written.
+    """
+    for part in parts:
+        checks.one_of("part", part, PARTS)
+    checks.real_number("minutes", minutes, above=0)
+    try:
+        if Path(output).is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        with tempfile.TemporaryFile(dir=Path(output).parent):
+            pass
+    except OSError as error:
+        raise OSError(
+            f"output {str(output)!r} cannot be written ({error.strerror}): name a file in a folder that is "
+            "there and takes one"
+        ) from error
+    return list(dict.fromkeys(("model", *parts)))
+
+
 def _one(part, check, folder, left):
     reason = why_not(part, check)
     if reason is None and part != "model" and not (folder / "model" / "config.json").is_file():
-        reason = "there is no model: the part 'model' did not run"
+        reason = "there is no model: the part 'model' did not make it"
     if reason is None and left <= 0:
         reason = "the time was over"
     if reason is not None:
@@ -146,19 +168,26 @@ def main(arguments=None) -> int:
     for option in fields(Check):
         parser.add_argument(_option(option.name), type=type(option.default), default=option.default)
     parser.add_argument(
-        "--only", nargs="+", default=PARTS, metavar="PART", help=f"some of {', '.join(PARTS)}"
+        "--only", nargs="+", default=PARTS, metavar="PART", help=f"model, and some of {', '.join(PARTS[1:])}"
     )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--output", default="check_gpu.json", help="the JSON file, rewritten after each part")
     parser.add_argument("--part", nargs=2, metavar=("PART", "FOLDER"), help=argparse.SUPPRESS)
     given = vars(parser.parse_args(arguments))
-    check = Check(**{option.name: given[option.name] for option in fields(Check)})
+    try:
+        check = Check(**{option.name: given[option.name] for option in fields(Check)})
+        if given["part"]:
+            checks.one_of("part", given["part"][0], PARTS)
+        else:
+            parts = asked(given["only"], given["minutes"], given["output"])
+    except (OSError, TypeError, ValueError) as error:
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
     if given["part"]:
         part, folder = given["part"][0], Path(given["part"][1])
-        measured = run_part(checks.one_of("part", part, PARTS), check, folder)
+        measured = run_part(part, check, folder)
         runs.write_json(folder / f"{part.replace('/', '-')}.json", _without_nan(measured))
         return 0
-    rows = run(check, given["only"], given["minutes"], given["output"])
+    rows = run(check, parts, given["minutes"], given["output"])
     print(table(rows).to_string(index=False, na_rep="", float_format="{:.2f}".format))
     print(f"everything measured is in {given['output']}")
     return status(rows)

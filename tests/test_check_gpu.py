@@ -101,3 +101,46 @@ def test_what_makes_no_sense_is_refused():
         Check(completion=1)
     with pytest.raises(ValueError, match="unknown part 'train/gpro'"):
         check_gpu.run(TINY, ["train/gpro"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shape", "9B"], "unknown shape '9B'; the known ones are '1.7B'"),
+        (["--device", "tpu"], "unknown device 'tpu'"),
+        (["--steps", "1"], "steps must be at least 2, got 1"),
+        (["--only", "generat"], "unknown part 'generat'"),
+        (["--part", "generat", "."], "unknown part 'generat'"),
+        (["--minutes", "0"], "minutes must be above 0, got 0.0"),
+        (["--minutes", "-5"], "minutes must be above 0, got -5.0"),
+        (["--minutes", "nan"], "minutes must be finite, got nan"),
+        (["--output", "missing/found.json"], "output 'missing/found.json' cannot be written (No such file"),
+        (["--output", "."], "output '.' cannot be written (it is a folder)"),
+    ],
+)
+def test_a_mistake_of_the_user_is_one_line_before_anything_runs(
+    tmp_path, monkeypatch, capsys, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(check_gpu, "_one", None)
+    with pytest.raises(SystemExit) as ended:
+        check_gpu.main(arguments)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_takes_no_file_is_told_before_anything_runs(tmp_path, monkeypatch):
+    def full(**options):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(check_gpu.tempfile, "TemporaryFile", full)
+    with pytest.raises(OSError, match=r"cannot be written \(Read-only file system\): name a file"):
+        check_gpu.run(TINY, ["model"], output=tmp_path / "found.json")
+
+
+def test_what_needs_the_model_brings_it(tmp_path):
+    asked = check_gpu.asked(["generate", "train/grpo", "generate"], 1.0, tmp_path / "found.json")
+    assert asked == ["model", "generate", "train/grpo"]
+    assert check_gpu.asked(["model"], 1.0, tmp_path / "found.json") == ["model"]
