@@ -28,10 +28,12 @@ def model_shape(model) -> planning.ModelShape:
     if known is not None:
         config = Qwen3Config(**known)
     else:
-        config = AutoConfig.from_pretrained(model.model_name_or_path, revision=model.model_revision)
+        config = AutoConfig.from_pretrained(
+            model.model_name_or_path, revision=model.model_revision, trust_remote_code=False
+        )
     peft = get_peft_config(model)
     with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(config)
+        empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         total = empty.num_parameters()
         if peft is not None:
             from peft import get_peft_model  # an extra that only this kind of recipe needs

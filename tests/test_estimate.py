@@ -1,6 +1,8 @@
 """The plans of the recipes: a row is what the recipe's settings plan, and a missing extra is named."""
 
 import importlib.util
+import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,6 +40,18 @@ def test_a_model_is_counted_by_its_configuration():
     shape = estimate.model_shape(parse(recipe("8B-appendix"), dry_run=True).model)
     assert (shape.layers, shape.hidden, shape.attention, shape.cached) == (36, 4096, 4096, 1024)
     assert 8.1e9 < shape.parameters == shape.trainable < 8.3e9
+
+
+def test_a_model_that_brings_code_is_refused_and_nobody_is_asked(tmp_path, monkeypatch):
+    def asked(*args):
+        raise AssertionError("whether to run the model's code")
+
+    own = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(own), encoding="utf-8")
+    (tmp_path / "own.py").write_text("raise AssertionError('the code ran')", encoding="utf-8")
+    monkeypatch.setattr("builtins.input", asked)
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        estimate.model_shape(SimpleNamespace(model_name_or_path=str(tmp_path), model_revision="main"))
 
 
 def test_an_adapter_needs_its_extra_and_says_so(monkeypatch):
