@@ -3,7 +3,9 @@
 Every function returns the checked array or raises ``ValueError`` or ``TypeError``; none changes its argument.
 """
 
+import contextlib
 import json
+import re
 
 import numpy as np
 
@@ -141,6 +143,23 @@ def one_of(name, value, known):
     if value not in known:
         raise ValueError(f"unknown {name} {value!r}; the known ones are {', '.join(map(repr, known))}")
     return value
+
+
+@contextlib.contextmanager
+def named(**fields):
+    """Errors of a part's arguments, told by the names of the ``fields`` that gave them their values.
+
+    >>> with named(window="visits"):
+    ...     whole_number("window", 0, low=1)
+    Traceback (most recent call last):
+    ValueError: visits must be at least 1, got 0
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        argument = rf"\b({'|'.join(fields)})\b"
+        told = re.sub(argument, lambda found: fields[found[0]], str(error), count=1)
+        raise type(error)(told) from error
 
 
 def check_settings(owner, own, state):

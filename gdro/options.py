@@ -88,6 +88,16 @@ class GDROOptions:
             if option.type is bool:
                 checks.boolean(option.name, getattr(self, option.name))
         checks.whole_number("num_bins", self.num_bins, low=1)
+        if self.bin_column is not None and not (isinstance(self.bin_column, str) and self.bin_column):
+            raise ValueError(
+                f"bin_column must be the name of a column of the data set, got {self.bin_column!r}; leave it "
+                "None for bins from outcomes"
+            )
+        if self.bin_edges is not None and np.ndim(self.bin_edges) != 1:
+            raise ValueError(
+                f"bin_edges must be a list of ascending inner edges in (0, 1), got {self.bin_edges!r}; leave "
+                "it None for num_bins equal bins"
+            )
         if self.bin_edges is not None and not len(self.bin_edges):
             raise ValueError(
                 f"bin_edges is {self.bin_edges!r}; leave it None and set num_bins=1 for a single bin, "
@@ -117,16 +127,17 @@ class GDROOptions:
         """
         self.check_choices()
         edges = list(self.bin_edges) if self.bin_edges is not None else self.num_bins
-        classifier = OnlineDifficultyClassifier(
-            num_prompts=num_prompts,
-            edges=edges,
-            window=self.window,
-            hysteresis=self.hysteresis,
-            estimator=self.estimator,
-            k=self.pass_k,
-            confidence=self.confidence,
-            exclude_extremes=self.exclude_extremes,
-        )
+        with checks.named(edges="bin_edges", k="pass_k"):
+            classifier = OnlineDifficultyClassifier(
+                num_prompts=num_prompts,
+                edges=edges,
+                window=self.window,
+                hysteresis=self.hysteresis,
+                estimator=self.estimator,
+                k=self.pass_k,
+                confidence=self.confidence,
+                exclude_extremes=self.exclude_extremes,
+            )
         num_bins = classifier.num_bins if bins is None else int(np.max(bins, initial=0)) + 1
         return Controller(
             classifier,
@@ -142,18 +153,22 @@ class GDROOptions:
 
     def _prompt_adversary(self, num_bins, seed):
         rule = PromptGDRO if self.prompt_rule == "gdro" else partial(ShuffledPromptGDRO, seed=seed)
-        return rule(
-            num_bins,
-            step_size=self.prompt_step_size,
-            exploration=self.prompt_exploration,
-            ema_rate=self.prompt_ema_rate,
-            score=self.prompt_score,
-            score_clip=self.score_clip,
-            max_weight=self.max_weight,
-            share_normalized=self.share_normalized,
-            share_floor=self.share_floor,
-            normalization=self.weight_normalization,
-        )
+        own = {
+            "step_size": "prompt_step_size",
+            "exploration": "prompt_exploration",
+            "ema_rate": "prompt_ema_rate",
+            "score": "prompt_score",
+            "normalization": "weight_normalization",
+        }
+        with checks.named(**own):
+            return rule(
+                num_bins,
+                **{name: getattr(self, option) for name, option in own.items()},
+                score_clip=self.score_clip,
+                max_weight=self.max_weight,
+                share_normalized=self.share_normalized,
+                share_floor=self.share_floor,
+            )
 
     @property
     def _arms(self):
@@ -169,16 +184,17 @@ class GDROOptions:
         return self._bandit(num_bins, mean_budget, budget)
 
     def _bandit(self, num_bins, mean_budget, budget):
-        return RolloutGDRO(
-            num_bins,
-            arms=self._arms,
-            mean_budget=mean_budget,
-            price_step_size=self.price_step_size,
-            step_size=self.arm_step_size,
-            exploration=self.arm_exploration,
-            arm_ema_rate=self.arm_ema_rate,
-            selection=self.selection,
-            utility=self.utility,
-            budget=budget,
-            importance_weighted=self.importance_weighted,
-        )
+        with checks.named(step_size="arm_step_size", exploration="arm_exploration"):
+            return RolloutGDRO(
+                num_bins,
+                arms=self._arms,
+                mean_budget=mean_budget,
+                price_step_size=self.price_step_size,
+                step_size=self.arm_step_size,
+                exploration=self.arm_exploration,
+                arm_ema_rate=self.arm_ema_rate,
+                selection=self.selection,
+                utility=self.utility,
+                budget=budget,
+                importance_weighted=self.importance_weighted,
+            )

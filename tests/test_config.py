@@ -109,7 +109,7 @@ REFUSED = [
     ({"per_device_train_batch_size": 6}, r"generation_batch_size \(6\) must be divisible by num_generations"),
     ({"signal": "surrogate"}, "identically 0 with beta=0.0 and one optimiser step"),
     ({"signal": "surrogate", "gradient_accumulation_steps": 4, "steps_per_generation": 2}, "identically 0"),
-    ({"prompt_gdro": True, "prompt_score": "mean"}, "unknown score 'mean'"),
+    ({"prompt_gdro": True, "prompt_score": "mean"}, "unknown prompt_score 'mean'"),
     ({"prompt_gdro": True, "max_weight": -1.0}, "max_weight must be above 0"),
     ({"rollout_gdro": True, "rollouts_min": 1}, "rollouts_min must be at least 2, got 1"),
     ({"rollout_gdro": True, "rollouts_min": 6, "rollouts_max": 5}, "rollouts_max must be at least 6, got 5"),
@@ -147,6 +147,40 @@ def test_what_is_refused_names_value_and_limit(tmp_path, changes, match):
 def test_an_adversary_that_is_off_lets_no_typo_pass(tmp_path, changes):
     with pytest.raises(ValueError, match=str(next(iter(changes.values())))):
         config(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"prompt_step_size": -1.0}, "prompt_step_size must be at least 0, got -1.0"),
+        ({"prompt_step_size": 200.0}, "prompt_step_size 200.0 times score_clip 5.0 is 1000.0"),
+        ({"prompt_exploration": 2.0}, "prompt_exploration must be at most 1, got 2.0"),
+        ({"prompt_ema_rate": 0}, "prompt_ema_rate must be above 0, got 0"),
+        ({"prompt_score": "mean"}, "unknown prompt_score 'mean'; the known ones are 'ema', 'cumulative'"),
+        ({"weight_normalization": "one"}, "unknown weight_normalization 'one'"),
+        ({"arm_step_size": -1.0}, "arm_step_size must be at least 0, got -1.0"),
+        ({"arm_exploration": 2.0}, "arm_exploration must be at most 1, got 2.0"),
+        ({"arm_ema_rate": 1.5}, "arm_ema_rate must be at most 1, got 1.5"),
+        ({"price_step_size": -0.1}, "price_step_size must be at least 0, got -0.1"),
+        ({"pass_k": 0}, "pass_k must be at least 1, got 0"),
+        ({"bin_edges": [0.5, 0.2]}, "bin_edges must ascend strictly inside (0, 1), got [0.5, 0.2]"),
+        (
+            {"bin_edges": [0.5, float("nan")]},
+            "bin_edges[1] is nan, not a finite number; give ascending inner edges",
+        ),
+        (
+            {"bin_edges": 0.5},
+            "bin_edges must be a list of ascending inner edges in (0, 1), got 0.5; leave it None",
+        ),
+        ({"bin_edges": "0.5"}, "bin_edges must be a list of ascending inner edges in (0, 1), got '0.5'"),
+        ({"bin_column": 3}, "bin_column must be the name of a column of the data set, got 3; leave it None"),
+        ({"bin_column": ""}, "bin_column must be the name of a column of the data set, got ''"),
+    ],
+)
+def test_an_error_begins_with_the_field_that_the_user_set(tmp_path, changes, message):
+    with pytest.raises((TypeError, ValueError)) as refused:
+        config(tmp_path, **changes)
+    assert str(refused.value).startswith(message)
 
 
 def test_an_adversary_that_is_off_asks_nothing_of_the_mean_budget(tmp_path):
