@@ -146,6 +146,15 @@ def test_progress_ends_at_the_total(loaded, data):
         ({"reward": lambda completions, **kwargs: [float("nan")] * len(completions)}, "nan.*finite"),
         ({"reward": lambda completions, **kwargs: [None] * len(completions)}, "gave None for 8"),
         ({"reward": lambda completions, **kwargs: [1.0]}, "1 rewards for 8"),
+        ({"reward": "math"}, "the reward function must be callable, got 'math'"),
+        (
+            {"reward": lambda completions, gold, **kwargs: []},
+            r"takes gold, and the data set has answer, .*suite",
+        ),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"seed": "a"}, "seed must be a whole number, got 'a'"),
+        ({"success_threshold": float("nan")}, "success_threshold must be finite"),
+        ({"success_threshold": "a"}, "success_threshold must be a number, got 'a'"),
     ],
 )
 def test_bad_arguments_are_refused(loaded, data, changes, message):
@@ -158,3 +167,10 @@ def test_data_without_its_columns_is_refused(loaded, data):
         run(loaded, data.remove_columns("suite"))
     with pytest.raises(ValueError, match="is empty"):
         run(loaded, data.select([]))
+    for other in ([dict(row) for row in data], {"test": data}, "test", data.to_iterable_dataset()):
+        with pytest.raises(TypeError, match=r"must be a datasets\.Dataset, got"):
+            run(loaded, other)
+    for texts in (["a", None] * 4, [3] * 8):
+        odd = data.remove_columns("prompt").add_column("prompt", texts)
+        with pytest.raises(TypeError, match="the prompts to evaluate on are of"):
+            run(loaded, odd)
