@@ -317,12 +317,12 @@ def _stack(table, keyed_frames) -> pd.DataFrame:
     return stacked[columns + [c for c in stacked.columns if c not in columns]]
 
 
-_MAKE = "make it with `snakemake -s notebooks/Snakefile -c2 all --config scales=... arms=... seeds=...`"
+_MAKE = "make it with `snakemake -s notebooks/Snakefile -c all all --config scales=... arms=... seeds=...`"
 
 
 def _make(key):
     options = f"scales={key.scale} arms={key.arm} seeds={key.seed}"
-    return f"make or resume it with `snakemake -s notebooks/Snakefile -c2 all --config {options}`"
+    return f"make or resume it with `snakemake -s notebooks/Snakefile -c all all --config {options}`"
 
 
 def _redo(key):

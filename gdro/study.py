@@ -157,8 +157,7 @@ def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=Non
     if stage != "trained":
         raise RunError(
             f"run {key} is {stage}, and only a trained run can be evaluated: train it with "
-            "notebooks/04_train.ipynb, or "
-            f"`snakemake -s notebooks/Snakefile -c2 all --config scales={scale} arms={arm} seeds={seed}`"
+            f"notebooks/04_train.ipynb, or `{_command(scale, [arm], [seed])}`"
         )
     if what.recipe is not None:
         start, data = ready.to_evaluate(what, suites, model, chosen)
@@ -244,8 +243,7 @@ def find_runs(store, scales, arms, seeds):
     commands = []
     for scale in dict.fromkeys(c[0] for c in missing):
         some, numbers = (list(dict.fromkeys(c[i] for c in missing if c[0] == scale)) for i in (1, 2))
-        options = f"scales='[{scale}]' arms='[{','.join(some)}]' seeds='{sorted(numbers)}'".replace(", ", ",")
-        commands.append(f"snakemake -s notebooks/Snakefile -c2 all --config {options}")
+        commands.append(_command(scale, some, numbers))
     return runs.load_keys(folder, [RunKey(*c) for c in there]), commands
 
 
@@ -256,6 +254,14 @@ def outdated(store, scale: str, arm: str, seed: int) -> list[str]:
     if SCALES[scale].recipe is not None:
         now = paper_scale.compared(now)
     return sorted(k for k in now if manifest and manifest["settings"].get(k) != now[k])
+
+
+def _command(scale, arms, seeds):
+    """What makes these cells on one machine, with cores for the largest of its jobs, for two of them where
+    those are small."""
+    cores = max(2, *(job(scale, step)["cpus"] for step in ("train", "evaluate")))
+    options = f"scales='[{scale}]' arms='[{','.join(arms)}]' seeds='{sorted(seeds)}'".replace(", ", ",")
+    return f"snakemake -s notebooks/Snakefile -c{cores} all --config {options}"
 
 
 def _mean(evaluations):

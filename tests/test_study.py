@@ -224,6 +224,10 @@ def test_missing_cells_come_with_the_command_that_makes_them(tmp_path):
     assert commands == [
         "snakemake -s notebooks/Snakefile -c2 all --config scales='[tiny-s]' arms='[joint]' seeds='[0]'"
     ]
+    _, commands = study.find_runs(tmp_path, ["tiny-m", "1.7B"], ["grpo"], [0, 1])
+    assert [words.split()[3] for words in commands] == ["-c2", f"-c{study.job('1.7B', 'train')['cpus']}"]
+    with pytest.raises(study.RunError, match=r"`snakemake -s notebooks/Snakefile -c64 all .*'\[8B\]'"):
+        study.evaluate_cell("8B", "grpo", 0, tmp_path)
 
 
 # real training
