@@ -118,6 +118,7 @@ def parse(values: dict, *, dry_run: bool = False) -> Settings:
 
 def _parsed(kinds, values):
     parser = TrlParser(kinds)
+    parser.error = _refuse  # argparse's own prints every field there is, and ends the process
     unknown = parser.set_defaults_with_config(**values)
     if unknown:
         known = [option.name for kind in kinds for option in fields(kind)]
@@ -126,6 +127,10 @@ def _parsed(kinds, values):
             f"unknown fields {names}: the known ones are those of {', '.join(k.__name__ for k in kinds)}"
         )
     return parser.parse_args_into_dataclasses(args=[])
+
+
+def _refuse(message):
+    raise ValueError(message)
 
 
 def _with_nearest(name, known):

@@ -61,7 +61,8 @@ def batch(values: dict) -> dict:
     >>> batch({"prompts": 8, "num_generations": 4, "minibatches": 2, "processes": 1, "generations": 5})
     {'gradient_accumulation_steps': 2, 'steps_per_generation': 4, 'max_steps': 10}
     """
-    for name in ("per_device_train_batch_size", "prompts", "minibatches", "processes", "generations"):
+    counts = ("per_device_train_batch_size", "num_generations", "num_iterations")
+    for name in (*counts, "prompts", "minibatches", "processes", "generations"):
         checks.whole_number(name, values.get(name, MICRO_ROWS), low=1)
     micro = int(values.get("per_device_train_batch_size", MICRO_ROWS))
     prompts, minibatches, processes = (values[name] for name in ("prompts", "minibatches", "processes"))

@@ -98,6 +98,7 @@ def test_a_field_of_a_recipe_wins_over_its_preset_also_at_its_default():
         ({"sharding": "fsdp1"}, "unknown sharding 'fsdp1'"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
         ({"generations": 0}, "generations must be at least 1"),
+        ({"learning_rate": "fast"}, "learning_rate.*invalid float value: 'fast'"),
         ({"signal": "none"}, "unknown signal 'none'"),
     ],
 )
@@ -121,6 +122,8 @@ def test_a_recipe_that_is_not_there_lists_those_that_are():
         ("4B-appendix", ["bin_edges=[0.1"], "'bin_edges=[0.1' cannot be read as YAML"),
         ("4B-appendix", ["utility=gain"], "unknown utility 'gain'"),
         ("4B-appendix", ["attn_implementation=flash2"], "unknown attn_implementation 'flash2'"),
+        ("4B-appendix", ["num_generations=x"], "num_generations must be a whole number, got 'x'"),
+        ("4B-appendix", ["learning_rate=fast"], "invalid float value: 'fast'"),
         ("4B-appendix", ["processes=two"], "processes must be a whole number, got 'two'"),
         ("4B-appendix", ["bf16='on'", "vllm_mode=x"], "got 'on' unknown vllm_mode 'x'"),
         ("1.7B-lora", [f"data_path={stand_in.ROWS}"], "dapo has 6 prompts, a generation takes 128"),
