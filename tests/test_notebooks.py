@@ -271,15 +271,30 @@ def test_the_papers_scales_are_cells_like_the_tiny_ones(tmp_path):
     arms = len(study.PROFILES["full"]["arms"])
     cells = 3 * arms
     assert jobs(done) == {"train": cells, "evaluate": cells, **figures}
-    asked = snakemake(*chosen, "machine={processes: 4}", "--quiet", "progress")
-    parts = re.split(r"^rule ", asked.stdout + asked.stderr, flags=re.MULTILINE)
-    rules = [part for part in parts if part.startswith("train:")]
+    asked = snakemake(*chosen, "machine={processes: 4}", "--workflow-profile", "none")
+    rules = trainings(asked)
     assert len(rules) == cells
     assert all("gpu=4" in part and "runtime=1440" in part for part in rules)
     assert sum("mem_mb=384000" in part for part in rules) == arms
     refused = snakemake(*chosen, "machine={prompts: 4}")
     assert refused.returncode != 0
     assert "machine sets 'prompts'" in refused.stdout + refused.stderr
+
+
+def test_on_one_machine_the_jobs_that_take_gpus_run_one_after_another(tmp_path):
+    """Snakemake counts GPUs and hands out none: two jobs at a time would both take the first ones."""
+    asked = snakemake(
+        "all", "--config", f"store={tmp_path}", "scales=[1.7B]", "seeds=0", "--quiet", "progress"
+    )
+    rules = trainings(asked)
+    assert len(rules) == len(study.PROFILES["full"]["arms"])
+    assert all("gpu=1," in part for part in rules)
+
+
+def trainings(done):
+    """What a listing says of each job that trains."""
+    parts = re.split(r"^rule ", done.stdout + done.stderr, flags=re.MULTILINE)
+    return [part for part in parts if part.startswith("train:")]
 
 
 def test_a_dry_run_of_the_papers_scale_shows_its_plan_and_writes_nothing(tmp_path):
