@@ -14,7 +14,7 @@ from gdro.questions import MAIN_ARMS, QUESTIONS
 from gdro.tables import ALL, final_step, label
 
 BASELINE = "grpo"
-ADDITIVE = "sum of both"  # what `interactions` are measured from
+_NOTHING = "0"  # what `contrasts` are measured from
 COLUMNS = ["arm", "estimate", "low", "high", "seeds", "p", "p_holm"]
 
 
@@ -107,21 +107,22 @@ def answers(values: pd.DataFrame, numbers, value: str = "mean"):
     return found[["question", "scale", *COLUMNS]], unanswered
 
 
-def interactions(values: pd.DataFrame, value: str, factorials: dict) -> pd.DataFrame:
-    """What two adversaries do together beyond the sum of what each does: both - prompt - rollout + none.
+def contrasts(values: pd.DataFrame, value: str, weighted: dict) -> pd.DataFrame:
+    """Weighted sums of arms, seed by seed: one arm minus another, or what two do beyond the sum of each.
 
-    ``factorials`` {name: (none, prompt, rollout, both)}, four arms each, compared in the seeds that have all
-    four. Columns and tests as `paired`, with the factorial's name as the arm and Holm's correction over them.
+    ``weighted`` {name: {arm: weight}}, such as {"both": 1, "prompt": -1, "rollout": -1, "none": 1}; a seed
+    counts where all arms of the sum have run. Columns and tests as `paired`, with the name as the arm, and
+    Holm's correction over all names of a scale.
     """
-    parts = [values[:0].assign(arm=[])]
-    for name, four in factorials.items():
-        wide = values[values["arm"].isin(four)].pivot(index=["scale", "seed"], columns="arm", values=value)
-        none, prompt, rollout, both = (wide.get(arm, float("nan")) for arm in four)
-        beyond = (both - prompt - rollout + none) if len(wide) else pd.Series(dtype=float)
-        parts.append(beyond.dropna().rename(value).reset_index().assign(arm=name))
-    found = pd.concat(parts, ignore_index=True)
-    additive = found.drop_duplicates(["scale", "seed"]).assign(**{value: 0.0, "arm": ADDITIVE})
-    return paired(pd.concat([additive, found], ignore_index=True), value, ADDITIVE)
+    parts = [values[:0][["scale", "seed", value]].assign(arm="")]
+    for name, weights in weighted.items():
+        own = values[values["arm"].isin(list(weights))]
+        wide = own.pivot(index=["scale", "seed"], columns="arm", values=value).reindex(columns=list(weights))
+        total = (wide * pd.Series(weights)).sum(axis=1, skipna=False).dropna()
+        parts.append(total.rename(value).reset_index().assign(arm=name))
+    sums = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    nothing = sums.drop_duplicates(["scale", "seed"]).assign(**{value: 0.0, "arm": _NOTHING})
+    return paired(pd.concat([nothing, sums], ignore_index=True), value, _NOTHING)
 
 
 def _difference(differences):

@@ -17,7 +17,7 @@ def effects(found, title, unit="points of mean@8", factor=100, against="grpo") -
     Args: ``found`` as `gdro.evidence.paired` gives it (scale, arm, estimate, low, high, seeds, p_holm);
     ``title`` the answer; ``factor`` brings the estimates to ``unit``. A filled marker is a difference that
     holds after Holm's correction at 5 %, an open one is none that these runs can show; without an interval
-    (one seed) there is the marker alone.
+    (one seed) there is the marker alone. ``against`` None: of contrasts, which have their baseline within.
     """
     scales = list(dict.fromkeys(found["scale"])) or [""]
     arms = list(dict.fromkeys(found["arm"]))
@@ -35,7 +35,7 @@ def effects(found, title, unit="points of mean@8", factor=100, against="grpo") -
         if arms:
             axes[0].set_yticks(range(len(arms)), [tables.label(arm) for arm in arms])
             axes[0].set_ylim(len(arms) - 0.4, -0.6)
-        figure.supxlabel(f"{unit}, minus {tables.label(against)}", fontsize=8)
+        figure.supxlabel(unit if against is None else f"{unit}, minus {tables.label(against)}", fontsize=8)
         figure.suptitle(title, fontsize=9)
     return figure
 

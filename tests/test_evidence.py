@@ -70,16 +70,18 @@ def test_what_cannot_be_said_is_nan():
     assert list(evidence.paired(values(other=[0.1]), "value").columns) == ["scale", *evidence.COLUMNS]
 
 
-def test_an_interaction_is_what_both_do_beyond_the_sum_of_each():
+FACTORIAL = {"p": -1, "r": -1, "grpo": 1}
+
+
+def test_a_contrast_is_what_both_do_beyond_the_sum_of_each():
     rng = np.random.default_rng(2)
     none, prompt, rollout = rng.uniform(0.3, 0.6, (3, 5))
     beyond = np.array([0.02, 0.03, 0.02, 0.03, 0.025])
-    table = values(
-        grpo=none, p=prompt, r=rollout, sum=prompt + rollout - none, more=prompt + rollout - none + beyond
-    )
-    four = ("grpo", "p", "r")
-    found = evidence.interactions(table, "value", {"plain": (*four, "sum"), "joined": (*four, "more")})
-    found = found.set_index("arm")
+    additive = prompt + rollout - none
+    table = values(grpo=none, p=prompt, r=rollout, sum=additive, more=additive + beyond)
+    found = evidence.contrasts(
+        table, "value", {"plain": {"sum": 1, **FACTORIAL}, "joined": {"more": 1, **FACTORIAL}}
+    ).set_index("arm")
     assert found.loc["plain", "estimate"] == pytest.approx(0, abs=1e-12)
     row = found.loc["joined"]
     assert row["estimate"] == pytest.approx(0.025)
@@ -88,11 +90,18 @@ def test_an_interaction_is_what_both_do_beyond_the_sum_of_each():
     assert row["seeds"] == 5
 
 
-def test_an_interaction_needs_all_four_arms_in_a_seed():
+def test_a_contrast_of_two_arms_is_their_paired_difference():
+    rng = np.random.default_rng(3)
+    table = values(grpo=rng.uniform(size=6), other=rng.uniform(size=6))
+    found = evidence.contrasts(table, "value", {"other": {"other": 1, "grpo": -1}})
+    pd.testing.assert_frame_equal(found, evidence.paired(table, "value"))
+
+
+def test_a_contrast_needs_all_its_arms_in_a_seed():
     table = values(grpo=[0.1, 0.2], p=[0.3, 0.4], r=[0.2, 0.1], both=[0.5])
-    found = evidence.interactions(table, "value", {"one": ("grpo", "p", "r", "both")})
+    found = evidence.contrasts(table, "value", {"one": {"both": 1, **FACTORIAL}})
     assert (found["seeds"].item(), found["estimate"].item()) == (1, pytest.approx(0.5 - 0.3 - 0.2 + 0.1))
-    assert evidence.interactions(table, "value", {"none": ("grpo", "p", "r", "absent")}).empty
+    assert evidence.contrasts(table, "value", {"none": {"absent": 1, **FACTORIAL}}).empty
 
 
 def test_each_question_is_answered_by_its_own_arms():
