@@ -22,7 +22,7 @@ def train(store, key, scale, chosen: dict, model, progress) -> Path:
     """
     folder, identity = key.folder(store), paper_scale.identity(chosen)
     if runs.stage(store, key) in ("trained", "finished"):
-        made = runs.read_manifest(store, key)
+        made = runs.existing_manifest(store, key)
         refuse_other_settings(key, made, identity | {k: made["settings"][k] for k in FINGERPRINTS})
         return folder
     base, data = ready.to_train(scale, key.arm, model, chosen)

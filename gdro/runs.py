@@ -50,6 +50,7 @@ TABLES = tuple(REQUIRED)
 MANIFEST_KEYS = ("schema", "scale", "arm", "seed", "stage", "finished", "settings", "wall_seconds")
 FILES = "files"  # manifest key: hash of every table, from "trained" on
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FOLDER = re.compile(rf"({_NAME.pattern})/({_NAME.pattern})/seed-(0|[1-9][0-9]*)")
 
 
 class RunError(ValueError):
@@ -87,6 +88,16 @@ class RunKey:
     def folder(self, store) -> Path:
         """Folder of the run inside ``store``."""
         return Path(store) / self.scale / self.arm / f"seed-{self.seed}"
+
+
+def key_of(folder) -> RunKey | None:
+    """The run whose folder this would be, by its last three names; None where no run can have them.
+
+    >>> key_of("data/runs/tiny-s/grpo/seed-0")
+    RunKey(scale='tiny-s', arm='grpo', seed=0)
+    """
+    found = _FOLDER.fullmatch("/".join(Path(folder).parts[-3:]))
+    return RunKey(found[1], found[2], int(found[3])) if found else None
 
 
 def write_atomically(path, write) -> None:
@@ -175,6 +186,16 @@ def read_manifest(store, key: RunKey) -> dict | None:
         ) from error
 
 
+def existing_manifest(store, key: RunKey) -> dict:
+    """The manifest as `read_manifest`; a run without one is refused by name."""
+    manifest = read_manifest(store, key)
+    if manifest is None:
+        present = sorted(p.name for p in key.folder(store).glob("*.parquet"))
+        found = f"half written ({', '.join(present)} without {MANIFEST})" if present else "not in the store"
+        raise RunError(f"run {key} is {found}: {_make(key)}")
+    return manifest
+
+
 def stage(store, key: RunKey) -> str:
     """How far a run is: "absent", "started", "trained" or "finished"."""
     manifest = read_manifest(store, key)
@@ -237,11 +258,7 @@ def check_whole(store, key: RunKey, manifest: dict, tables: dict) -> None:
 
 def read_run(store, key: RunKey) -> Run:
     """Read a finished run whole; one that is absent, unfinished, half written or foreign raises RunError."""
-    manifest = read_manifest(store, key)
-    if manifest is None:
-        present = sorted(p.name for p in key.folder(store).glob("*.parquet"))
-        found = f"half written ({', '.join(present)} without {MANIFEST})" if present else "not in the store"
-        raise RunError(f"run {key} is {found}: {_make(key)}")
+    manifest = existing_manifest(store, key)
     if manifest["stage"] != "finished":
         raise RunError(f"run {key} is {manifest['stage']} but not finished: {_make(key)}")
     tables = {t: read_table(store, key, t) for t in TABLES}
@@ -251,22 +268,17 @@ def read_run(store, key: RunKey) -> Run:
 
 def read_record(store, key: RunKey) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Steps and bins of a run at any stage, with scale, arm and seed in front: a look at it on its way."""
-    return tuple(_stack(table, [(key, read_table(store, key, table))]) for table in ("steps", "bins"))
+    steps, bins = (_stack(table, [(key, read_table(store, key, table))]) for table in ("steps", "bins"))
+    return steps, bins
 
 
 def list_runs(store, finished_only: bool = True) -> list[RunKey]:
     """Keys of the runs in a store, sorted; folders whose names no run can have are not runs."""
     keys = []
     for path in Path(store).glob(f"*/*/seed-*/{MANIFEST}"):
-        scale, arm, seed = path.parent.relative_to(store).parts
-        number = seed.removeprefix("seed-")
-        if (
-            _NAME.fullmatch(scale)
-            and _NAME.fullmatch(arm)
-            and number.isdecimal()
-            and str(int(number)) == number
-        ):
-            keys.append(RunKey(scale, arm, int(number)))
+        key = key_of(path.parent)
+        if key is not None:
+            keys.append(key)
     keys.sort(key=lambda k: (k.scale, k.arm, k.seed))
     return [k for k in keys if not finished_only or stage(store, k) == "finished"]
 

@@ -84,7 +84,7 @@ def train_cell(
         },
     }
     if runs.stage(store, key) == "finished":
-        refuse_other_settings(key, runs.read_manifest(store, key), identity)
+        refuse_other_settings(key, runs.existing_manifest(store, key), identity)
         return key.folder(store)
     from gdro import training  # torch and TRL, only once there is something to train
 
@@ -176,7 +176,7 @@ def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=Non
     if what.recipe is not None:
         engine = paper_scale.engine(chosen)
         plan["engine"] = engine[0]
-    manifest = runs.read_manifest(store, key)
+    manifest = runs.existing_manifest(store, key)
     with no_bars(), RunWriter.open(store, key, manifest["settings"]) as writer:
         _check_model(key, writer.folder / "model", manifest)
         shown = Progress(f"evaluate {key}", 2 * len(data), progress, unit="prompt")
@@ -273,7 +273,7 @@ def _lent_base(store, key, model_fingerprint, plan):
     for other in runs.list_runs(store):
         if (other.scale, other.seed) != (key.scale, key.seed) or other == key:
             continue
-        manifest = runs.read_manifest(store, other)
+        manifest = runs.existing_manifest(store, other)
         same_model = manifest["settings"].get("model_fingerprint") == model_fingerprint
         if same_model and manifest.get("evaluation") == plan:
             rows = runs.read_run(store, other).evaluations

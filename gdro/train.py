@@ -11,7 +11,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -26,7 +26,7 @@ from gdro.progress import Progress, no_bars
 from gdro.recipe import REWARDS, Settings, overridden, parse, recipe
 from gdro.rows import fixed_bins, prompt_numbers
 from gdro.run_writer import RunWriter, locked
-from gdro.runs import RunError, RunKey
+from gdro.runs import RunError
 from gdro.start import with_groups
 from gdro.training import make_trainer, record_training
 
@@ -107,15 +107,15 @@ def _budget(settings):
 def _recorded(settings, progress):
     run, args = settings.run, settings.trainer
     folder = Path(run.record)
-    key = RunKey(*folder.parts[-3:-1], int(folder.name.removeprefix("seed-")))
-    store = folder.parents[2]
-    manifest = runs.read_manifest(store, key)
-    if manifest is None or Path(args.output_dir) != folder / "checkpoints":
+    key = runs.key_of(folder)
+    store = folder.parent.parent.parent
+    manifest = None if key is None else runs.read_manifest(store, key)
+    if key is None or manifest is None or Path(args.output_dir) != folder / "checkpoints":
         raise RunError(
             f"record={run.record!r} with output_dir={args.output_dir!r}: the study begins a recorded run and "
             "keeps its checkpoints inside; train it as a cell of the study"
         )
-    open_run = nullcontext()
+    open_run: AbstractContextManager = nullcontext()
     if args.process_index == 0:
         open_run = RunWriter.open(store, key, manifest["settings"])
         progress = progress or Progress(f"train {key}", args.max_steps)
@@ -144,6 +144,7 @@ def follow(started: list[str], output_dir, again: str = "resume=true") -> None:
     """
     with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
         try:
+            assert child.stdout is not None  # it is a pipe
             for line in child.stdout:
                 print(line, end="", flush=True)
         except BaseException:  # an interrupt of a notebook reaches this process alone

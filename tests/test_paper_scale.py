@@ -269,8 +269,10 @@ def test_a_place_that_is_not_there_is_not_the_hub(bare):
             refuse()
 
 
-def test_a_recorded_run_is_begun_by_the_study(tmp_path):
-    values = recipe("1.7B-appendix") | {"record": str(tmp_path / "1.7B" / "grpo" / "seed-0"), "processes": 1}
+@pytest.mark.parametrize("folder", ["1.7B/grpo/seed-0", "1.7B/grpo/first", "seed-0"])
+def test_a_recorded_run_is_begun_by_the_study(tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    values = recipe("1.7B-appendix") | {"record": folder, "processes": 1}
     values |= {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False}
     with pytest.raises(study.RunError, match="the study begins a recorded run"):
         train.train(parse(values))

@@ -124,6 +124,18 @@ def test_an_unfinished_run_is_refused_with_the_command_that_finishes_it(tmp_path
     assert runs.list_runs(tmp_path) == []
     assert runs.list_runs(tmp_path, finished_only=False) == [key()]
     assert runs.stage(tmp_path, key(seed=1)) == "absent"
+    with pytest.raises(RunError, match=r"seed-1 is not in the store: make or resume it with `snakemake"):
+        runs.existing_manifest(tmp_path, key(seed=1))
+
+
+@pytest.mark.parametrize("name", ["seed-01", "seed--1", "seed-", "seed-one", "0"])
+def test_a_folder_that_no_run_has_is_no_run(tmp_path, name):
+    folder = tmp_path / "tiny-s" / "grpo" / name
+    folder.mkdir(parents=True)
+    (folder / runs.MANIFEST).write_text("{}")
+    assert runs.key_of(folder) is None
+    assert runs.key_of(name) is None
+    assert runs.list_runs(tmp_path, finished_only=False) == []
 
 
 def test_a_run_cannot_be_finished_before_it_is_trained(tmp_path):
