@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 
 from gdro import advantages as adv
 from gdro.config import GDROConfig
+from gdro.controller import Controller
 from gdro.trainer import GDROTrainer
 
 _PADDED_LEFT = ("prompt_ids", "prompt_mask")
@@ -45,8 +46,10 @@ class FilteredGRPOTrainer(GDROTrainer):
 
     Args: as `GDROTrainer`, and ``max_rounds`` >= 0; ``rollout_budget``: stop at the end of the cycle that
     brings ``total_rollouts`` to it, or None.
-    Errors: ``ValueError`` for an adversary turned on.
+    Errors: ``ValueError`` for an adversary turned on, and for a data set that is not map-style.
     """
+
+    controller: Controller
 
     def __init__(self, *args, max_rounds=4, rollout_budget=None, **kwargs):
         if max_rounds < 0 or (rollout_budget is not None and rollout_budget < 1):
@@ -55,6 +58,11 @@ class FilteredGRPOTrainer(GDROTrainer):
             )
         self.max_rounds, self.rollout_budget, self.fresh_drawn = max_rounds, rollout_budget, 0
         super().__init__(*args, **kwargs)
+        if self.controller is None:
+            raise ValueError(
+                "FilteredGRPOTrainer draws fresh prompts from a map-style datasets.Dataset, got "
+                f"{type(self.train_dataset).__name__}. Load it whole"
+            )
         if rollout_budget is not None:
             self.add_callback(_StopAtBudget(self))
 

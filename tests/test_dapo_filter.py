@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tiny_model as tiny
 import torch
+from datasets import IterableDataset
 from trl import GRPOTrainer
 
 from gdro.dapo_filter import FilteredGRPOTrainer
@@ -132,3 +133,9 @@ def test_it_stops_at_the_end_of_the_cycle_that_spends_the_budget(tmp_path):
 def test_what_is_refused(tmp_path, changes, match):
     with pytest.raises(ValueError, match=match):
         filtered(tmp_path, **changes)
+
+
+def test_a_stream_of_prompts_is_refused_before_training(tmp_path):
+    stream = IterableDataset.from_generator(lambda: iter({"prompt": text} for text in tiny.TEXTS))
+    with pytest.raises(ValueError, match=r"map-style.*got IterableDataset\. Load it whole"):
+        tiny.make(tmp_path, mostly_flat, stream, FilteredGRPOTrainer)
