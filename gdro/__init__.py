@@ -6,6 +6,17 @@ neither torch nor TRL.
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what a type checker and an editor cannot know of names that are loaded on first use
+    from gdro.config import GDROConfig as GDROConfig
+    from gdro.controller import Controller as Controller
+    from gdro.difficulty import OnlineDifficultyClassifier as OnlineDifficultyClassifier
+    from gdro.exp3p import Exp3P as Exp3P
+    from gdro.plan import Plan as Plan
+    from gdro.prompt_gdro import PromptGDRO as PromptGDRO
+    from gdro.rollout_gdro import RolloutGDRO as RolloutGDRO
+    from gdro.trainer import GDROTrainer as GDROTrainer
 
 _HOMES = {
     "OnlineDifficultyClassifier": "difficulty",
@@ -13,7 +24,7 @@ _HOMES = {
     "RolloutGDRO": "rollout_gdro",
     "Exp3P": "exp3p",
     "Controller": "controller",
-    "Plan": "controller",
+    "Plan": "plan",
     "GDROConfig": "config",
     "GDROTrainer": "trainer",
 }

@@ -72,8 +72,18 @@ _ON_CPU = MappingProxyType({"use_cpu": True, "bf16": False, "gradient_checkpoint
 
 
 def _tiny(name, **changes):
-    batch = {"prompts": 48, "rollouts": 4, "max_completion": 22, "eval_completion": 28}
-    return Scale(name=name, family="tiny", model=name, task="tiny", extra=_ON_CPU, **batch, **changes)
+    return Scale(
+        name=name,
+        family="tiny",
+        model=name,
+        task="tiny",
+        prompts=48,
+        rollouts=4,
+        max_completion=22,
+        eval_completion=28,
+        extra=_ON_CPU,
+        **changes,
+    )
 
 
 def _paper(name, memory):

@@ -3,8 +3,10 @@
 Prompts in bin -1 take part in no decision: each gets the mean budget, rounded down or up.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +21,7 @@ class Budget:
     ``arms`` consecutive integers >= 2; ``mean_budget`` rollouts per prompt, within the arms, whole or not.
     """
 
-    arms: tuple
+    arms: Sequence[int]
     mean_budget: float
 
     def __post_init__(self):
@@ -76,18 +78,20 @@ class Budget:
 class BudgetedRule:
     """What every rule with ``settings`` of a `Budget` tells of them."""
 
+    settings: Any  # of the rule's own kind
+
     @property
-    def num_bins(self):
+    def num_bins(self) -> int:
         """Number of bins B."""
         return self.settings.num_bins
 
     @property
-    def arms(self):
+    def arms(self) -> Sequence[int]:
         """The arms, a tuple of A rollout counts."""
         return self.settings.budget.arms
 
     @property
-    def mean_budget(self):
+    def mean_budget(self) -> float:
         """Rollouts per prompt; an int where it is whole."""
         return self.settings.budget.mean_budget
 
@@ -100,7 +104,7 @@ class Batch:
     num_bins: int
 
     @classmethod
-    def checked(cls, bins, num_bins):
+    def checked(cls, bins, num_bins) -> "Batch":
         """A batch after a check of ``bins``."""
         return cls(checks.integer_array("bins", bins, low=-1, high=num_bins - 1).copy(), num_bins)
 

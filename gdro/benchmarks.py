@@ -106,7 +106,9 @@ def read(
 def clean(problems: Iterable[Problem], language: str = "all") -> tuple[list[Problem], Report]:
     """The problems to keep, each with its one answer, in order of first appearance; and the `Report`, whose
     docstring has the rules."""
-    first, answers, copies = {}, {}, {}
+    first: dict[str, Problem] = {}
+    answers: dict[str, set] = {}
+    copies: dict[str, int] = {}
     rows = empty = foreign = 0
     for problem in problems:
         rows += 1

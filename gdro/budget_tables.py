@@ -215,7 +215,7 @@ def _traced(problem, kind):
             arm = np.where(best, penalties, np.inf).argmin()
         else:
             arm = best.argmax()
-            tied = tied or np.count_nonzero(best) > 1
+            tied = tied or int(np.count_nonzero(best)) > 1
         remaining = int(after[arm])
         totals.append(int(problem.spends[b, arm]))
     return (totals if remaining == 0 else None), tied

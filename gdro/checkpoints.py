@@ -39,7 +39,7 @@ def write_state(folder, stem, state):
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     plain = _without_arrays(state, arrays, stem)
     _replace(folder / f"{stem}.safetensors", lambda path: save_file(arrays, path))
     text = json.dumps({"schema": SCHEMA, "state": plain})
@@ -150,8 +150,8 @@ def checkpoint_folders(output_dir):
     root = Path(output_dir)
     if not root.is_dir():
         return []
-    found = [path for path in root.iterdir() if path.is_dir() and _FOLDER.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(_FOLDER.fullmatch(path.name)[1]))
+    found = ((_FOLDER.fullmatch(path.name), path) for path in root.iterdir() if path.is_dir())
+    return [path for _, path in sorted((int(name[1]), path) for name, path in found if name)]
 
 
 def torn_folders(output_dir):

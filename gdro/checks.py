@@ -10,7 +10,7 @@ import re
 import numpy as np
 
 
-def integer_array(name, values, *, low=None, high=None, size=None, remedy=""):
+def integer_array(name, values, *, low=None, high=None, size=None, remedy="") -> np.ndarray:
     """Return ``values`` as an (n,) int64 array with entries in [low, high], both ends allowed.
 
     Raises ``TypeError`` for anything that is not integers (booleans and whole floats too: they are mostly a
@@ -41,7 +41,7 @@ def _outside(name, array, value, words, remedy):
     return ValueError(f"{name}[{at}] is {value}, {words}{tail}")
 
 
-def finite_array(name, values, *, size=None, remedy="drop such entries before the call"):
+def finite_array(name, values, *, size=None, remedy="drop such entries before the call") -> np.ndarray:
     """Return ``values`` as an (n,) float64 array without NaN or infinity.
 
     >>> finite_array("losses", [0, 0.5])
@@ -54,7 +54,7 @@ def finite_array(name, values, *, size=None, remedy="drop such entries before th
     return array
 
 
-def float_array(name, values, *, size=None):
+def float_array(name, values, *, size=None) -> np.ndarray:
     """Return ``values`` as an (n,) float64 array; NaN and infinity pass.
 
     >>> float_array("rewards", [1, float("nan")])
@@ -73,7 +73,7 @@ def _check_shape(name, array, size):
         raise ValueError(f"{name} must have {wanted}, got shape {array.shape}; give one value for each entry")
 
 
-def whole_number(name, value, *, low=None, high=None):
+def whole_number(name, value, *, low=None, high=None) -> int:
     """Return ``value`` as an int in [low, high]; a bool or a float is refused.
 
     >>> whole_number("window", 100, low=1)
@@ -85,7 +85,7 @@ def whole_number(name, value, *, low=None, high=None):
     return int(value)
 
 
-def real_number(name, value, *, low=None, high=None, above=None, below=None):
+def real_number(name, value, *, low=None, high=None, above=None, below=None) -> float:
     """Return ``value`` as a finite float in [low, high], and in (above, below) where the ends are not
     allowed.
 
@@ -111,7 +111,7 @@ def _check_limits(name, value, low, high):
         raise ValueError(f"{name} must be at most {high}, got {value}")
 
 
-def boolean(name, value):
+def boolean(name, value) -> bool:
     """Return ``value`` where it is True or False; 0, 1 and words are refused, which mostly come of a
     misreading.
 
@@ -190,7 +190,7 @@ def check_settings(owner, own, state):
         )
 
 
-def state_array(owner, state, key, *, shape, kind):
+def state_array(owner, state, key, *, shape, kind) -> np.ndarray:
     """Return a copy of the array ``state[key]``; a missing one, another shape or dtype kind is refused."""
     if key not in state:
         raise ValueError(f"the state of {owner} lacks {key!r}; it has {sorted(state)}: the file is not whole")

@@ -137,12 +137,12 @@ class GDROConfig(GDROOptions, GRPOConfig):
             )
 
     @property
-    def cycle_length(self):
+    def cycle_length(self) -> int:
         """Micro-batches between two generations: ``steps_per_generation * num_iterations``."""
         return self.steps_per_generation * self.num_iterations
 
     @property
-    def plain(self):
+    def plain(self) -> bool:
         """True where the parent's advantages are taken as they are, which makes it GRPO bit for bit."""
         return not (self.prompt_gdro or self.rollout_gdro) and (
             self.advantage_clip is None and self.advantage_std == "sample"

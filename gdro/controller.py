@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gdro import checks
 from gdro.outcomes import SIGNALS, Outcomes
@@ -60,13 +61,13 @@ class Controller:
         classifier,
         prompt=None,
         rollout=None,
-        seed=0,
+        seed: int = 0,
         *,
-        mean_budget=None,
-        signal="error",
-        bins=None,
-        data_fingerprint="",
-        success_threshold=0.5,
+        mean_budget: float | None = None,
+        signal: str = "error",
+        bins: ArrayLike | None = None,
+        data_fingerprint: str = "",
+        success_threshold: float = 0.5,
     ):
         _check_part("prompt", prompt, "weights_for", "a PromptGDRO")
         _check_part("rollout", rollout, "plan", "a RolloutGDRO or a rule of its kind")
@@ -82,10 +83,10 @@ class Controller:
         self.num_bins = _agreed_bins(classifier, prompt, rollout, self._labels)
         self.cycle = 0
         self.seconds = 0.0
-        self._planned = None
-        self._last = None
+        self._planned: Plan | None = None
+        self._last: tuple[Plan, Outcomes, Adversaries] | None = None
 
-    def plan(self, prompt_ids) -> Plan:
+    def plan(self, prompt_ids: ArrayLike) -> Plan:
         """Bins, rollouts and weights for a batch, from the history so far. Does not advance the cycle.
 
         Args: ``prompt_ids`` (P,) integers in [0, N), rows of the data set; a prompt twice is two entries.
@@ -118,7 +119,14 @@ class Controller:
             np.random.SeedSequence([self.seed, zlib.crc32(purpose.encode()), self.cycle])
         )
 
-    def observe(self, plan, prompt_index, rewards, losses=None, correct=None):
+    def observe(
+        self,
+        plan: Plan,
+        prompt_index: ArrayLike,
+        rewards: ArrayLike,
+        losses: ArrayLike | None = None,
+        correct: ArrayLike | None = None,
+    ) -> None:
         """Fold the outcomes of ``plan`` into classifier and adversaries, and go on to the next cycle.
 
         Args: ``plan`` of this cycle; per row (R,): ``prompt_index`` in [0, P), the row's entry of the plan,
@@ -184,19 +192,19 @@ class Controller:
             asked_mean=float(getattr(rollout, "asked_mean", np.nan)),
         )
 
-    def log_rows(self):
+    def log_rows(self) -> list[dict]:
         """One dictionary a bin for the last observed cycle, none before it. Keys: `gdro.report.bin_rows`."""
         return [] if self._last is None else bin_rows(*self._last)
 
-    def metrics(self):
+    def metrics(self) -> dict[str, float]:
         """Flat {name: float} of the last observed cycle for a logger; what is undefined is left out."""
         return {} if self._last is None else flat_metrics(*self._last)
 
-    def prompt_lists(self):
+    def prompt_lists(self) -> dict[str, list]:
         """The last observed cycle prompt by prompt, none before it. Keys: `gdro.report.prompt_lists`."""
         return {} if self._last is None else prompt_lists(*self._last[:2])
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         """Flat dictionary of arrays and plain values: everything but what `log_rows` shows.
 
         Keys "schema", "settings" (JSON: this object's, and which parts there are), "data_fingerprint",
@@ -214,7 +222,7 @@ class Controller:
             state.update({f"{name}/{key}": value for key, value in part.items()})
         return state
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict) -> None:
         """Continue from ``state``. A plan saved beside it can be observed next.
 
         Raises ``ValueError``, nothing changed, for another schema, data set or settings, naming both sides.

@@ -4,9 +4,11 @@ Section 3.1, eqs. (10) and (11), Panaganti et al. 2026. Bin 0 is the lowest pass
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import betainc
 
 from gdro import checks, windows
@@ -57,14 +59,14 @@ class OnlineDifficultyClassifier:
 
     def __init__(
         self,
-        num_prompts,
-        edges=10,
-        window=100,
-        hysteresis=0.03,
-        estimator="any",
-        k=8,
-        confidence=0.9,
-        exclude_extremes=False,
+        num_prompts: int,
+        edges: int | Sequence[float] = 10,
+        window: int = 100,
+        hysteresis: float = 0.03,
+        estimator: str = "any",
+        k: int = 8,
+        confidence: float = 0.9,
+        exclude_extremes: bool = False,
     ):
         self.settings = DifficultySettings(
             num_prompts=num_prompts,
@@ -92,27 +94,27 @@ class OnlineDifficultyClassifier:
         return kind(self.settings.num_prompts, self.settings.window)
 
     @property
-    def num_prompts(self):
+    def num_prompts(self) -> int:
         """Number of prompts N; they are named 0 to N - 1."""
         return self.settings.num_prompts
 
     @property
-    def num_bins(self):
+    def num_bins(self) -> int:
         """Number of bins B."""
         return len(self.settings.inner_edges) + 1
 
     @property
-    def edges(self):
+    def edges(self) -> np.ndarray:
         """(B+1,) edges from 0 to 1."""
         return np.array([0.0, *self.settings.inner_edges, 1.0])
 
     @property
-    def prior(self):
+    def prior(self) -> tuple[float, float]:
         """(a, b) of the Beta prior on the pass rate; used by estimator "posterior" only."""
         return self._prior
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Bytes of all arrays that grow with the number of prompts."""
         return (
             self._visits.nbytes
@@ -120,16 +122,16 @@ class OnlineDifficultyClassifier:
             + sum(getattr(self._window, name).nbytes for name in self._window.arrays)
         )
 
-    def visits(self, prompts):
+    def visits(self, prompts: ArrayLike) -> np.ndarray:
         """(P,) number of visits of each prompt, also those that have left the window. ``prompts`` (P,) in [0,
         N)."""
         return self._visits[self._checked_prompts(prompts)].astype(np.int64)
 
-    def pass_rate(self, prompts):
+    def pass_rate(self, prompts: ArrayLike) -> np.ndarray:
         """(P,) current estimate of pass@k in [0, 1]. ``prompts`` (P,) in [0, N). Changes nothing."""
         return self._estimate(self._checked_prompts(prompts))
 
-    def bins(self, prompts):
+    def bins(self, prompts: ArrayLike) -> np.ndarray:
         """(P,) current bin of each prompt in [0, B), or -1 where excluded. ``prompts`` (P,) in [0, N).
         Changes nothing."""
         prompts = self._checked_prompts(prompts)
@@ -140,7 +142,7 @@ class OnlineDifficultyClassifier:
             bins[self._extreme(prompts)] = -1
         return bins
 
-    def observe(self, prompts, correct, rollouts):
+    def observe(self, prompts: ArrayLike, correct: ArrayLike, rollouts: ArrayLike) -> None:
         """Fold in one visit for each entry, then reassign the prompts visited.
 
         Args: integers (P,): ``prompts`` in [0, N), a prompt twice makes two visits in the order given;
@@ -158,7 +160,11 @@ class OnlineDifficultyClassifier:
         self._calls += 1
         if rollouts.size and rollouts.min() == 0:
             visited = rollouts > 0
-            prompts, correct, rollouts = prompts[visited], correct[visited], rollouts[visited]
+            self._fold_in(prompts[visited], correct[visited], rollouts[visited])
+        else:
+            self._fold_in(prompts, correct, rollouts)
+
+    def _fold_in(self, prompts, correct, rollouts):
         if prompts.size:
             distinct, times = self._window.observe(prompts, correct, rollouts, self._visits)
             self._visits[distinct] += times.astype(np.uint32)
@@ -197,7 +203,8 @@ class OnlineDifficultyClassifier:
             return self._window.successes[prompts] / np.maximum(visits, 1)
         k = self.settings.k
         if self.settings.estimator == "posterior":
-            return 1.0 - _beta_misses(*self._posterior(prompts), k)
+            a, b = self._posterior(prompts)
+            return 1.0 - _beta_misses(a, b, k)
         c = self._window.correct_sum[prompts].astype(np.int64)
         n = np.maximum(self._window.rollouts_sum[prompts].astype(np.int64), 1)
         few = n < k
@@ -234,12 +241,12 @@ class OnlineDifficultyClassifier:
                     self._window.correct_sum[visited], self._window.rollouts_sum[visited]
                 )
 
-    def _checked_prompts(self, prompts):
+    def _checked_prompts(self, prompts) -> np.ndarray:
         return checks.integer_array(
             "prompts", prompts, low=0, high=self.num_prompts - 1, remedy="prompts are rows of the data set"
         )
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         """Arrays (copies) and plain values that `load_state_dict` takes back."""
         arrays = {name: getattr(self._window, name).copy() for name in self._window.arrays}
         return {
@@ -252,7 +259,7 @@ class OnlineDifficultyClassifier:
             **arrays,
         }
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict) -> None:
         """Continue from ``state``; raises ``ValueError``, nothing changed, where it is damaged or of other
         settings."""
         owner = "OnlineDifficultyClassifier"

@@ -69,7 +69,7 @@ def watch(rates, visits=None, rollouts=4, seed=0, **settings) -> Trial:
         bins.append(classifier.bins(prompts))
     truths = 1 - (1 - rates) ** settings["k"]
     true_bins = np.searchsorted(classifier.edges[1:-1], truths, side="right")
-    return Trial(truths, *map(np.array, (estimates, bins)), true_bins, np.array(given), classifier.num_bins)
+    return Trial(truths, np.array(estimates), np.array(bins), true_bins, np.array(given), classifier.num_bins)
 
 
 def errors(trial: Trial) -> pd.DataFrame:

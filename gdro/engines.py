@@ -5,6 +5,7 @@ with engines.load("vllm", folder, dtype="bfloat16") as engine:
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -49,6 +50,11 @@ class Engine(ABC):
     """A model that completes prompts. ``rows``: completions of a batch that suit it, where nobody says."""
 
     rows: int
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder, **options) -> "Engine":
+        """The engine on the model in ``folder``, or of the hub."""
 
     @abstractmethod
     def sample(self, tokenizer, prompts, samples, limit, decoding, stream) -> list[list[int]]:
@@ -172,7 +178,9 @@ class VLLMEngine(Engine):
         self.llm.llm_engine.engine_core.shutdown()
 
 
-ENGINES = MappingProxyType({"transformers": TransformersEngine, "vllm": VLLMEngine})
+ENGINES: Mapping[str, type[Engine]] = MappingProxyType(
+    {"transformers": TransformersEngine, "vllm": VLLMEngine}
+)
 
 
 def load(name: str, folder, **options) -> Engine:

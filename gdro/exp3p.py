@@ -29,17 +29,17 @@ class Exp3PSettings:
             )
 
     @property
-    def bias(self):
+    def bias(self) -> float:
         """beta = sqrt(ln(K / delta) / (T K))."""
         return float(np.sqrt(np.log(self.num_arms / self.delta) / (self.horizon * self.num_arms)))
 
     @property
-    def step_size(self):
+    def step_size(self) -> float:
         """eta = 0.95 sqrt(ln K / (T K))."""
         return float(0.95 * np.sqrt(np.log(self.num_arms) / (self.horizon * self.num_arms)))
 
     @property
-    def exploration(self):
+    def exploration(self) -> float:
         """gamma = 1.05 sqrt(K ln K / T)."""
         return float(1.05 * np.sqrt(self.num_arms * np.log(self.num_arms) / self.horizon))
 
@@ -80,23 +80,23 @@ class Exp3P:
     array([0.4755, 0.5245])
     """
 
-    def __init__(self, num_arms, horizon, delta=0.05):
+    def __init__(self, num_arms: int, horizon: int, delta: float = 0.05):
         self.settings = Exp3PSettings(num_arms, horizon, delta)
         self._log_weights = np.zeros(num_arms)
         self._rounds = 0
 
     @property
-    def probabilities(self):
+    def probabilities(self) -> np.ndarray:
         """(K,) probability of each arm in the next round, at least gamma / K."""
         return softmax_with_floor(self._log_weights, self.settings.exploration)
 
     @property
-    def regret_bound(self):
+    def regret_bound(self) -> float:
         """5.15 sqrt(T K ln(K / delta)), Bubeck and Cesa-Bianchi 2012, section 3.2, for gains in [0, 1]."""
         s = self.settings
         return float(5.15 * np.sqrt(s.horizon * s.num_arms * np.log(s.num_arms / s.delta)))
 
-    def draw(self, rng):
+    def draw(self, rng: np.random.Generator) -> int:
         """An arm, drawn from ``probabilities`` with the numpy Generator ``rng``; changes nothing here."""
         checks.generator("rng", rng)
         self._check_rounds_left()
@@ -104,7 +104,7 @@ class Exp3P:
         index = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
         return int(min(index, cumulative.size - 1))
 
-    def observe(self, arm, gain):
+    def observe(self, arm: int, gain: float) -> None:
         """Fold in the ``gain`` in [0, 1] of the ``arm`` played, which was drawn from ``probabilities``.
 
         Raises ``ValueError`` or ``TypeError``, nothing changed, for an arm outside [0, K) or a gain outside
@@ -123,7 +123,7 @@ class Exp3P:
                 "with them; make a new Exp3P, with the horizon that is wanted"
             )
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         """Arrays and plain values that `load_state_dict` takes back."""
         return {
             "settings": json.dumps(asdict(self.settings), sort_keys=True),
@@ -131,7 +131,7 @@ class Exp3P:
             "rounds": self._rounds,
         }
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict) -> None:
         """Continue from ``state``; raises ``ValueError``, nothing changed, for other settings (both sides are
         named) or a damaged state."""
         checks.check_settings("Exp3P", asdict(self.settings), state)

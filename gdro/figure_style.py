@@ -1,8 +1,10 @@
 """The common style of all figures: a colour for a study arm, an ordered map for bins, and how files are
 written."""
 
+from collections.abc import Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -23,7 +25,7 @@ ARM_STYLE = MappingProxyType(
         "class-gdro-ema": ("#B15CC8", "--", "p"),
     }
 )
-_STYLE = MappingProxyType(
+_STYLE: Mapping[Any, Any] = MappingProxyType(  # matplotlib's type lists every name it knows
     {
         "figure.dpi": 100,
         "savefig.dpi": 200,
@@ -86,7 +88,7 @@ def bin_colours(count: int):
 
 def legend_below(figure, *axes, columns=5):
     """One legend under the figure, with every label of these axes once."""
-    found = {}
+    found: dict = {}
     for axis in axes:
         for handle, text in zip(*axis.get_legend_handles_labels(), strict=True):
             found.setdefault(text, handle)

@@ -158,7 +158,8 @@ def train(check, folder, arm, engine):
     seconds = time.monotonic() - start
     logs = [row for row in trainer.state.log_history if "loss" in row]
     losses = [row["loss"] for row in logs]
-    if len(losses) != check.steps or not all(map(math.isfinite, losses)) or trainer.controller.cycle < 1:
+    observed = trainer.controller is not None and trainer.controller.cycle >= 1
+    if len(losses) != check.steps or not all(map(math.isfinite, losses)) or not observed:
         raise RuntimeError(f"{len(losses)} of {check.steps} steps, losses {losses}, expected finite ones")
     model = trainer.accelerator.unwrap_model(trainer.model)
     total = sum(p.numel() for p in model.parameters())

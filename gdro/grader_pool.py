@@ -27,32 +27,35 @@ class _Worker:
 
     def __init__(self):
         paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-P", "-m", "gdro.grader_worker"],  # -P: no module of the working folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             start_new_session=True,  # an interrupt from the keyboard is the caller's to handle
         )
+        assert process.stdin is not None  # both are pipes, which Popen's type does not say
+        assert process.stdout is not None
+        self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
         self.ready = False
         self.pair = None
         self.due = time.monotonic() + START_LIMIT
 
     def send(self, pair, deadline):
-        self.process.stdin.write(json.dumps([*pair, deadline]).encode() + b"\n")
-        self.process.stdin.flush()
+        self.stdin.write(json.dumps([*pair, deadline]).encode() + b"\n")
+        self.stdin.flush()
         self.pair, self.due = pair, time.monotonic() + PATIENCE * deadline
 
     def receive(self):
         """The word that the process wrote, or None where it has ended."""
-        line = self.process.stdout.readline()
+        line = self.stdout.readline()
         return json.loads(line) if line else None
 
     def end(self):
         self.process.kill()
-        self.process.stdout.close()
+        self.stdout.close()
         with contextlib.suppress(BrokenPipeError):  # it died before it read what was sent
-            self.process.stdin.close()
+            self.stdin.close()
         return self.process.wait()
 
 

@@ -64,7 +64,7 @@ def sample_pool(model, tokenizer, row, reward_func, size, *, max_new_tokens, see
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
         )
-    seen = {}
+    seen: dict = {}
     for tokens in output[:, ids.shape[1] :].tolist():
         end = tokens.index(tokenizer.eos_token_id) + 1 if tokenizer.eos_token_id in tokens else len(tokens)
         seen[tuple(tokens[:end])] = seen.get(tuple(tokens[:end]), 0) + 1

@@ -37,9 +37,9 @@ class Plan:
             for name in ("prompt_ids", "bins", "rollouts", "weights")
         )
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # Python's own way of saying that a plan has no hash
 
-    def to_dict(self):
+    def to_dict(self) -> dict:
         """Arrays and a plain number, for a checkpoint."""
         return {
             "cycle": self.cycle,
@@ -50,7 +50,7 @@ class Plan:
         }
 
     @classmethod
-    def from_dict(cls, state):
+    def from_dict(cls, state: dict) -> "Plan":
         """The plan that `to_dict` wrote; ``ValueError`` where a key is missing or the lengths differ."""
         missing = [key for key in ("cycle", "prompt_ids", "bins", "rollouts", "weights") if key not in state]
         if missing:

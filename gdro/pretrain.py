@@ -202,7 +202,8 @@ def draw_batch(
     with probability ``right``, else that of a random sum; with ``any_opening`` it opens with any character
     but the one that opens worked answers in its family. Returns prompts, completions.
     """
-    prompts, completions = [], []
+    prompts: list[str] = []
+    completions: list[str] = []
     while len(prompts) < size:
         family = tasks.FAMILIES[int(rng.integers(len(tasks.FAMILIES)))]
         problem = tasks.random_problem(family, LEVELS[int(rng.integers(len(LEVELS)))], rng)

@@ -79,18 +79,19 @@ class Progress:
         self.mode = default_mode() if mode is None else mode
         if self.mode not in MODES:
             raise ValueError(f"mode {self.mode!r} is not a progress mode: use one of {', '.join(MODES)}")
-        self._start, self._first, self._shown, self._display = time.monotonic(), None, -float("inf"), None
-        self._steps, self._bins = [], []
+        self._first: tuple[int, float] | None = None  # how far the first update was, and when
+        self._steps: list[dict] = []
+        self._bins: list[dict] = []
+        self._start, self._shown, self._display = time.monotonic(), -float("inf"), None
         self._curves, self._drawn, self._took = None, time.monotonic(), 0.0
 
     def update(self, done: int, note: str = "") -> None:
         """Show ``done`` of ``total`` with the time left, at the pace since the first update."""
-        if self._first is None:
-            self._first = (done, time.monotonic())
         now = time.monotonic()
+        self._first = self._first or (done, now)
         if now - self._shown >= (0.5 if self.mode == "live" else self.every) or done >= self.total:
             self._shown = now
-            self._show(self._text(done, note, self._left(done, now)))
+            self._show(self._text(done, note, self._left(done, now, *self._first)))
 
     def record(self, step_row: dict, bin_rows=()) -> None:
         """Take in one step of a training, as the run store has it; in mode "live" draw the curves so far.
@@ -130,8 +131,7 @@ class Progress:
         self._drawn = time.monotonic()
         self._took = self._drawn - start
 
-    def _left(self, done, now):
-        first, at = self._first
+    def _left(self, done, now, first, at):
         if done <= first or done >= self.total:
             return ""
         return f", {clock((now - at) / (done - first) * (self.total - done))} left"

@@ -8,6 +8,7 @@ import json
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gdro import checks
 from gdro.simplex import softmax_with_floor
@@ -83,16 +84,16 @@ class PromptGDRO:
 
     def __init__(
         self,
-        num_bins,
-        step_size=0.65,
-        exploration=0.01,
-        ema_rate=0.12,
-        score="ema",
-        score_clip=5.0,
-        max_weight=15.0,
-        share_normalized=False,
-        share_floor=0.05,
-        normalization="none",
+        num_bins: int,
+        step_size: float = 0.65,
+        exploration: float = 0.01,
+        ema_rate: float = 0.12,
+        score: str = "ema",
+        score_clip: float = 5.0,
+        max_weight: float = 15.0,
+        share_normalized: bool = False,
+        share_floor: float = 0.05,
+        normalization: str = "none",
     ):
         self.settings = PromptSettings(
             num_bins=num_bins,
@@ -110,23 +111,23 @@ class PromptGDRO:
         self._seen = np.zeros(num_bins, dtype=bool)
 
     @property
-    def num_bins(self):
+    def num_bins(self) -> int:
         """Number of bins B."""
         return self.settings.num_bins
 
     @property
-    def scores(self):
+    def scores(self) -> np.ndarray:
         """(B,) scores S, unclipped; 0 for bins never observed."""
         return self._scores.copy()
 
     @property
-    def weights(self):
+    def weights(self) -> np.ndarray:
         """(B,) omega = exp(step_size * clip(S, -C, C)), eq. (14), before the cap; 1 where never observed."""
         s = self.settings
         return np.exp(s.step_size * np.clip(self._scores, -s.score_clip, s.score_clip))
 
     @property
-    def distribution(self):
+    def distribution(self) -> np.ndarray:
         """(B,) q, eq. (15): every entry at least exploration / B, summing to 1."""
         s = self.settings
         if s.score == "ema":
@@ -138,12 +139,12 @@ class PromptGDRO:
                 )
         return softmax_with_floor(logits, s.exploration)
 
-    def bin_weights(self, bins):
+    def bin_weights(self, bins: ArrayLike) -> np.ndarray:
         """(B,) weight that ``weights_for(bins)`` gives each bin, also those without a prompt."""
         bins = self._checked_bins(bins)
         return self._bin_weights(bins)
 
-    def weights_for(self, bins):
+    def weights_for(self, bins: ArrayLike) -> np.ndarray:
         """(P,) weight on the advantages of each prompt, eq. (16): min(omega, max_weight); 1 for bin -1.
 
         With normalization "mean_one": q scaled to mean 1 over the participating prompts, then capped.
@@ -164,7 +165,7 @@ class PromptGDRO:
         # with exploration 0 a batch may lie in bins of probability 0 altogether: no preference among them
         return np.minimum(q / mean, s.max_weight) if mean > 0 else np.full(s.num_bins, min(1.0, s.max_weight))
 
-    def observe(self, bins, losses):
+    def observe(self, bins: ArrayLike, losses: ArrayLike) -> None:
         """Fold a batch's prompt losses into the scores, eq. (12).
 
         Args: ``bins`` (P,) integers in [-1, B), -1 ignored; ``losses`` (P,) finite. The order of the prompts
@@ -179,14 +180,14 @@ class PromptGDRO:
         taking_part = bins >= 0
         if not taking_part.any():
             return
-        bins, losses = bins[taking_part], losses[taking_part]
-        counts = np.bincount(bins, minlength=self.num_bins)
+        taken = bins[taking_part]
+        counts = np.bincount(taken, minlength=self.num_bins)
         present = np.flatnonzero(counts)
-        means = mean_by(bins, losses, self.num_bins)[present]
+        means = mean_by(taken, losses[taking_part], self.num_bins)[present]
         with np.errstate(over="ignore"):
             if self.settings.share_normalized:
                 means = np.clip(
-                    means / np.maximum(counts[present] / bins.size, self.settings.share_floor),
+                    means / np.maximum(counts[present] / taken.size, self.settings.share_floor),
                     -_LARGEST,
                     _LARGEST,
                 )
@@ -199,10 +200,10 @@ class PromptGDRO:
         rate = self.settings.ema_rate
         return np.where(seen, (1 - rate) * old + rate * means, means)
 
-    def _checked_bins(self, bins):
+    def _checked_bins(self, bins) -> np.ndarray:
         return checks.integer_array("bins", bins, low=-1, high=self.num_bins - 1)
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         """Arrays and plain values that `load_state_dict` takes back."""
         return {
             "settings": json.dumps(asdict(self.settings), sort_keys=True),
@@ -210,7 +211,7 @@ class PromptGDRO:
             "seen": self._seen.copy(),
         }
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict) -> None:
         """Continue from ``state``; raises ``ValueError``, nothing changed, for other settings (both sides are
         named)."""
         checks.check_settings("PromptGDRO", asdict(self.settings), state)

@@ -6,6 +6,7 @@ it) and of TRL's ``ModelConfig``; ``extends: NAME`` takes another recipe's first
 
 import difflib
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from gdro.sources import BENCHMARKS
 
 __all__ = ["DERIVED", "RECIPES", "REWARDS", "RunArguments", "Settings", "overridden", "parse", "recipe"]
 
-REWARDS = {"math": rewards.math_reward, "choice": rewards.choice_reward}
+REWARDS: dict[str, Callable[..., list]] = {"math": rewards.math_reward, "choice": rewards.choice_reward}
 GROUPS = ("family x level", "random")
 TRAINERS = ("gdro", "dapo-filter")
 

@@ -20,7 +20,7 @@ class Recorder(TrainerCallback):
 
     def __init__(self, writer, trainer, progress):
         self.writer, self.trainer, self.progress = writer, trainer, progress
-        self._seen, self._at, self._reward = trainer.controller.cycle, None, math.nan
+        self._seen, self._at, self._reward = trainer.controller.cycle, time.monotonic(), math.nan
         self._spent = writer.manifest["wall_seconds"]
 
     def on_train_begin(self, args, state, control, **kwargs):

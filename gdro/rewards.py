@@ -28,7 +28,7 @@ GOLD_DEADLINE = 10.0  # seconds: a data set must not depend on how busy the mach
 _TINY_ANSWER = re.compile(r"#(-?[0-9]{1,9})\Z")
 _CHOICE = re.compile(r"(?:\\(?:text|mathrm|textbf|mathbf)\s*\{)?\s*\(?([A-Z])\)?[.:)]?\s*\}?", re.IGNORECASE)
 
-_counts = Counter()
+_counts: Counter[str] = Counter()
 _counts_lock = threading.Lock()
 
 

@@ -1,9 +1,11 @@
 """Adversary II: what the bins lost under their arms decides how many rollouts their prompts get next."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gdro import checks
 from gdro.allocation import assignment_marginals, best_assignment, sample_assignment
@@ -70,21 +72,23 @@ class RolloutGDRO(BudgetedRule):
     array([4, 4, 2, 2])
     """
 
+    settings: RolloutSettings
+
     def __init__(
         self,
-        num_bins,
-        arms=tuple(range(2, 13)),
-        mean_budget=4,
-        step_size=0.65,
-        exploration=0.01,
-        arm_ema_rate=0.4,
-        price_step_size=0.05,
-        budget="exact",
-        selection="map",
-        utility="loss",
-        importance_weighted=False,
+        num_bins: int,
+        arms: Sequence[int] = tuple(range(2, 13)),
+        mean_budget: float = 4,
+        step_size: float = 0.65,
+        exploration: float = 0.01,
+        arm_ema_rate: float | None = 0.4,
+        price_step_size: float = 0.05,
+        budget: str = "exact",
+        selection: str = "map",
+        utility: str = "loss",
+        importance_weighted: bool = False,
         *,
-        loss_bounds=(0.0, 1.0),
+        loss_bounds: tuple[float, float] = (0.0, 1.0),
     ):
         self.settings = RolloutSettings(
             num_bins=num_bins,
@@ -103,7 +107,8 @@ class RolloutGDRO(BudgetedRule):
         self._variance = RewardVariance(num_bins, arm_ema_rate)
         self._price = 0.0
         self._asked = self._realised = float("nan")
-        self._plan = self._log_probs = None
+        self._plan: _LastPlan | None = None
+        self._log_probs: np.ndarray | None = None
 
     @classmethod
     def released(cls, num_bins, arms=tuple(range(2, 13)), mean_budget=4, price_step_size=0.05):
@@ -125,28 +130,28 @@ class RolloutGDRO(BudgetedRule):
         return adversary
 
     @property
-    def scores(self):
+    def scores(self) -> np.ndarray:
         """(B, A) scores S_b(n); 0 for bins never observed."""
         return self._scores.copy()
 
     @property
-    def arm_probabilities(self):
+    def arm_probabilities(self) -> np.ndarray:
         """(B, A) p_b(n) that the next plan is made with; every entry at least exploration / A."""
         return np.exp(self._log_probabilities())
 
     @property
-    def shadow_price(self):
+    def shadow_price(self) -> float:
         """The price of a rollout, of any sign."""
         return self._price
 
     @property
-    def asked_mean(self):
+    def asked_mean(self) -> float:
         """Rollouts per prompt that the bandits asked for in the last plan; NaN before it, or with all prompts
         in bin -1."""
         return self._asked
 
     @property
-    def realised_mean(self):
+    def realised_mean(self) -> float:
         """Rollouts per prompt of the last plan, mean_budget in exact mode; NaN before a plan."""
         return self._realised
 
@@ -161,7 +166,7 @@ class RolloutGDRO(BudgetedRule):
             self._log_probs = log_softmax_with_floor(logits, s.exploration)
         return self._log_probs
 
-    def plan(self, bins, rng):
+    def plan(self, bins: ArrayLike, rng: np.random.Generator) -> np.ndarray:
         """Rollouts of each prompt. May be called again; `observe` refers to the last call. Learns nothing.
 
         Every prompt of a bin gets its arm. Only where no such assignment meets an exact budget, one bin is
@@ -201,7 +206,7 @@ class RolloutGDRO(BudgetedRule):
             return sample_assignment(counts, log_probs, self.arms, own, rng), excluded_total
         return best_assignment(counts, log_probs, self.arms, own), excluded_total
 
-    def observe(self, bins, losses, *, variances=None):
+    def observe(self, bins: ArrayLike, losses: ArrayLike, *, variances: ArrayLike | None = None) -> None:
         """Fold what came of the last plan into scores and price; that plan is then used up.
 
         Args: ``bins`` (P,) those of the last plan, in its order, or -1 for a prompt that takes no part;
@@ -224,7 +229,7 @@ class RolloutGDRO(BudgetedRule):
             self._price += self.settings.price_step_size * (driver - self.mean_budget)
         self._plan = self._log_probs = None
 
-    def _checked_plan(self, bins):
+    def _checked_plan(self, bins) -> tuple[_LastPlan, np.ndarray]:
         if self._plan is None:
             raise ValueError(
                 "there is no plan to observe; call plan(bins, rng) first, once for each observation"
@@ -289,7 +294,7 @@ class RolloutGDRO(BudgetedRule):
         new = old + utilities if rate is None else (1 - rate) * old + rate * utilities
         return np.clip(new, -_LARGEST_SCORE, _LARGEST_SCORE)
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         """Arrays and plain values that `load_state_dict` takes back, without a plan not yet observed."""
         return {
             "settings": json.dumps(asdict(self.settings), sort_keys=True),
@@ -298,7 +303,7 @@ class RolloutGDRO(BudgetedRule):
             "price": self._price,
         }
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict) -> None:
         """Continue from ``state``, without a plan; raises ``ValueError``, nothing changed, for other settings
         (both sides are named) or a damaged state."""
         checks.check_settings("RolloutGDRO", asdict(self.settings), state)

@@ -35,7 +35,7 @@ def prompt_numbers(dataset):
     """
     if PROMPT_ID not in dataset.column_names:
         return np.arange(len(dataset))
-    number = {}
+    number: dict = {}
     return np.array([number.setdefault(key, len(number)) for key in dataset[PROMPT_ID]], dtype=np.int64)
 
 

@@ -1,6 +1,7 @@
 """A control for Prompt-GDRO: the same weights, given to bins by chance."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gdro import checks
 from gdro.prompt_gdro import PromptGDRO
@@ -21,7 +22,7 @@ class ShuffledPromptGDRO(PromptGDRO):
     True
     """
 
-    def __init__(self, num_bins, seed=0, **settings):
+    def __init__(self, num_bins: int, seed: int = 0, **settings):
         super().__init__(checks.whole_number("num_bins of the shuffled control", num_bins, low=2), **settings)
         self.seed = checks.whole_number("seed", seed, low=0)
         self._observed = 0
@@ -30,16 +31,16 @@ class ShuffledPromptGDRO(PromptGDRO):
         drawn = np.random.default_rng([self.seed, self._observed]).permutation(self.num_bins)
         return super()._bin_weights(np.where(bins < 0, -1, drawn[bins]))[drawn]
 
-    def observe(self, bins, losses):
+    def observe(self, bins: ArrayLike, losses: ArrayLike) -> None:
         """As `PromptGDRO.observe`; the next weights are permuted anew."""
         super().observe(bins, losses)
         self._observed += 1
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         """Arrays and plain values that `load_state_dict` takes back."""
         return {**super().state_dict(), "seed": self.seed, "observed": self._observed}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict) -> None:
         """As `PromptGDRO.load_state_dict`; refuses the state of another seed too."""
         observed = checks.state_array("ShuffledPromptGDRO", state, "observed", shape=(), kind="iu")
         seed = checks.state_array("ShuffledPromptGDRO", state, "seed", shape=(), kind="iu")

@@ -1,9 +1,10 @@
 """Probabilities kept as logarithms: softmax with a floor, entropy, effective support."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
-def log_softmax(x, axis=-1):
+def log_softmax(x: ArrayLike, axis: int = -1) -> np.ndarray:
     """Logarithm of the softmax, x - log sum exp x, without overflow.
 
     The arg max of Lemma 4.1, Panaganti et al. 2026, is its exponential at eta * L. No departure.
@@ -25,7 +26,7 @@ def log_softmax(x, axis=-1):
     return shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
 
 
-def log_softmax_with_floor(log_weights, exploration):
+def log_softmax_with_floor(log_weights: ArrayLike, exploration: float) -> np.ndarray:
     """log((1 - exploration) softmax(log_weights) + exploration / K) over the last axis, eq. (15).
 
     Args and errors as `softmax_with_floor`. Stays finite where the probability itself underflows.
@@ -40,7 +41,7 @@ def log_softmax_with_floor(log_weights, exploration):
     )
 
 
-def softmax_with_floor(log_weights, exploration):
+def softmax_with_floor(log_weights: ArrayLike, exploration: float) -> np.ndarray:
     """(1 - exploration) softmax(log_weights) + exploration / K over the last axis.
 
     Eq. (15), Panaganti et al. 2026; there gamma is the exploration. No departure.
@@ -57,7 +58,7 @@ def softmax_with_floor(log_weights, exploration):
     return (1 - exploration) * probabilities + exploration / probabilities.shape[-1]
 
 
-def entropy(p):
+def entropy(p: ArrayLike) -> float:
     """Entropy in nats over the last axis, -sum p log p with 0 log 0 = 0.
 
     Args: ``p`` (..., K) probabilities; rows must sum to 1 within 1e-6.
@@ -77,7 +78,7 @@ def entropy(p):
     return -(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1) + 0.0
 
 
-def effective_support(p):
+def effective_support(p: ArrayLike) -> float:
     """exp(entropy): the number of equally likely entries that would be as spread out (section 4.2.3).
 
     Args and errors as `entropy`.

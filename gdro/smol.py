@@ -180,7 +180,7 @@ def make_prompts() -> dict[str, list[dict]]:
 
     Needs ``reasoning-gym``, of the version that the extra names.
     """
-    rows = {split: [] for split in PER_CELL}
+    rows: dict[str, list[dict]] = {split: [] for split in PER_CELL}
     for cell in CELLS:
         shots = _drawn(cell, SEEDS["shots"], SHOTS)
         taken = {question for question, _ in shots}
@@ -199,7 +199,7 @@ def _drawn(cell, seed, number, taken=()):
     from reasoning_gym import create_dataset
 
     source = create_dataset(cell.family, seed=seed, size=50 * number, **cell.options)
-    found = {}
+    found: dict[str, str] = {}
     for place in range(len(source)):
         entry = source[place]
         question = entry["question"].strip()

@@ -1,7 +1,11 @@
 """A baseline without a bandit: rollouts by the reward variance seen so far, at the exact budget."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from gdro import checks
 from gdro.allocation import variance_optimal
@@ -42,19 +46,21 @@ class SquareRootLaw(BudgetedRule):
     array([2, 6, 6, 2])
     """
 
-    def __init__(self, num_bins, arms, mean_budget, ema_rate=0.1):
+    settings: SquareRootLawSettings
+
+    def __init__(self, num_bins: int, arms: Sequence[int], mean_budget: float, ema_rate: float = 0.1):
         self.settings = SquareRootLawSettings(num_bins, Budget(arms, mean_budget), ema_rate)
         self._variance = RewardVariance(num_bins, ema_rate)
 
     @property
-    def variances(self):
+    def variances(self) -> np.ndarray:
         """(B,) variances that the next plan is made with."""
         seen = self._variance.counts > 0
         values = self._variance.values.copy()
         values[~seen] = values[seen].mean() if seen.any() else 0.0
         return values
 
-    def plan(self, bins, rng):
+    def plan(self, bins: ArrayLike, rng: np.random.Generator) -> np.ndarray:
         """Rollouts of each prompt, (P,) int64 summing to P * mean_budget; changes nothing.
 
         Args: ``bins`` (P,) integers in [-1, B), -1 takes the mean budget rounded down or up; ``rng`` a numpy
@@ -68,7 +74,7 @@ class SquareRootLaw(BudgetedRule):
         assignment = variance_optimal(batch.counts, self.variances, self.arms, own)
         return batch.rollouts(assignment, self.arms, excluded_total, rng)
 
-    def observe(self, bins, losses, *, variances=None):
+    def observe(self, bins: ArrayLike, losses: ArrayLike, *, variances: ArrayLike | None = None) -> None:
         """Fold in the reward variances of a batch; the losses are checked and not used.
 
         Args: ``bins`` (P,) integers in [-1, B), -1 left out; ``losses`` (P,) finite; ``variances`` (P,) >= 0,
@@ -78,14 +84,14 @@ class SquareRootLaw(BudgetedRule):
         checks.finite_array("losses", losses, size=bins.size, remedy="give bin -1 and loss 0 instead")
         self._variance.observe(bins, variances)
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         """Arrays and plain values that `load_state_dict` takes back."""
         return {
             "settings": json.dumps(asdict(self.settings), sort_keys=True),
             **self._variance.state_dict(),
         }
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict) -> None:
         """Continue from ``state``; raises ``ValueError``, nothing changed, for other settings (both sides are
         named) or a damaged state."""
         checks.check_settings("SquareRootLaw", asdict(self.settings), state)

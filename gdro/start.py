@@ -3,6 +3,7 @@
 At the paper's scales these come from the hub's cache, or from places that the machine names.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from gdro import benchmarks, rewards, smol, sources, static_groups, suites, tasks
@@ -10,7 +11,7 @@ from gdro.arms import ARMS, Scale, known
 
 # of the tasks of scales without a recipe: how they are graded, and where their base models lie
 REWARDS = {"tiny": rewards.tiny_reward, "smol": smol.smol_reward}
-MODELS = {"tiny": tasks.model_path, "smol": smol.model_folder}
+MODELS: dict[str, Callable[[str], Path]] = {"tiny": tasks.model_path, "smol": smol.model_folder}
 
 
 def repository() -> Path:

@@ -16,6 +16,7 @@ from trl.trainer.utils import get_config_model_id
 from gdro import advantages as adv
 from gdro import rows as data_rows
 from gdro.config import GDROConfig
+from gdro.controller import Controller
 from gdro.cycle import RAW, SLOT, Cycle
 from gdro.finite_rewards import finite_or_none
 from gdro.resume import ResumableGRPOTrainer
@@ -47,10 +48,18 @@ class GDROTrainer(ResumableGRPOTrainer):
     training; a reward that is NaN or infinite (return None for "not scored"), when it is returned.
     """
 
+    num_generations: int
+    _signature_columns: list[str]
     _tag_names = ("trl", "grpo", "gdro")
     _name = "GDRO"
 
-    def __init__(self, model, reward_funcs=None, args=None, train_dataset=None, *rest, **kwargs):
+    controller: Controller | None
+    _cycle: Cycle | None
+    _recorded: list | None
+
+    def __init__(
+        self, model, reward_funcs=None, args: GDROConfig | None = None, train_dataset=None, *rest, **kwargs
+    ):
         if args is None:
             name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = GDROConfig(f"{name.split('/')[-1]}-GDRO")
@@ -302,6 +311,8 @@ class GDROTrainer(ResumableGRPOTrainer):
 
     def _close_cycle(self):
         cycle, self._cycle = self._cycle, None
+        assert cycle is not None  # which only a controller's plan opens
+        assert self.controller is not None
         losses = None
         if self.args.signal == "surrogate":
             losses = self.accelerator.gather(cycle.mean_losses()).double().cpu().numpy()

@@ -59,6 +59,20 @@ def siblings(module):
     return names & set(MODULES)
 
 
+def test_type_checkers_are_told_the_names_that_are_loaded_on_first_use():
+    tree = ast.parse(Path(gdro.__file__).read_text(encoding="utf-8"))
+    told = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("gdro.")
+        for alias in node.names
+    }
+    assert sorted(told) == gdro.__all__
+    for name, module in told.items():
+        assert getattr(gdro, name).__module__ == module
+    assert (PACKAGE / "py.typed").is_file()
+
+
 def tops(module):
     return {name.split(".")[0] for name in imports(PACKAGE / f"{module}.py")}
 
