@@ -198,13 +198,23 @@ class OnlineDifficultyClassifier:
         return np.maximum(up, np.minimum(bins, down))
 
     def _estimate(self, prompts):
-        if self.settings.estimator == "any":
-            visits = np.minimum(self._visits[prompts], self.settings.window)
-            return self._window.successes[prompts] / np.maximum(visits, 1)
+        estimates = {
+            "any": self._any_right,
+            "unbiased": self._unbiased,
+            "posterior": self._posterior_mean,
+        }
+        return estimates[self.settings.estimator](prompts)
+
+    def _any_right(self, prompts):
+        visits = np.minimum(self._visits[prompts], self.settings.window)
+        return self._window.successes[prompts] / np.maximum(visits, 1)
+
+    def _posterior_mean(self, prompts):
+        a, b = self._posterior(prompts)
+        return 1.0 - _beta_misses(a, b, self.settings.k)
+
+    def _unbiased(self, prompts):
         k = self.settings.k
-        if self.settings.estimator == "posterior":
-            a, b = self._posterior(prompts)
-            return 1.0 - _beta_misses(a, b, k)
         c = self._window.correct_sum[prompts].astype(np.int64)
         n = np.maximum(self._window.rollouts_sum[prompts].astype(np.int64), 1)
         few = n < k

@@ -1,13 +1,16 @@
 """From rows to prompts: checks a cycle's rewards and losses and sums them up for each entry of the plan."""
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from gdro import checks
 from gdro.statistics import mean_by
 
-SIGNALS = ("error", "spread", "surrogate")
+# the loss of a prompt by its pass rate p; "surrogate" is the mean of its rows' own losses instead
+OF_PASS_RATE = MappingProxyType({"error": lambda p: 1 - p, "spread": lambda p: np.sqrt(p * (1 - p))})
+SIGNALS = (*OF_PASS_RATE, "surrogate")
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +81,7 @@ class Outcomes:
         with np.errstate(over="ignore"):
             squares = (rewards - reward[index]) ** 2
             variance = np.bincount(index, squares, minlength=size) / (several - 1)
-        if signal == "surrogate":
-            loss = mean_by(index, losses, size)
-        else:
-            loss = 1 - p if signal == "error" else np.sqrt(p * (1 - p))
+        loss = mean_by(index, losses, size) if signal == "surrogate" else OF_PASS_RATE[signal](p)
         first = np.zeros(size)
         first[index] = rewards
         differing = np.bincount(index.compress(rewards != first[index]), minlength=size)
