@@ -123,6 +123,7 @@ PART_STYLE = MappingProxyType(
     {
         "classifier": ("#009E73", ":", "s"),
         "prompt adversary": ("#0072B2", "--", "D"),
+        "allocation": ("#E69F00", (0, (1, 1)), "v"),
         "rollout adversary": ("#D55E00", "-.", "^"),
         "whole step": ("#4D4D4D", "-", "o"),
     }

@@ -6,19 +6,26 @@ is this process's own, so that other work on the machine hardly disturbs it.
 
 import time
 import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from gdro import checks
+from gdro.allocation import best_assignment
 from gdro.controller import Controller
 from gdro.difficulty import OnlineDifficultyClassifier
 from gdro.prompt_gdro import PromptGDRO
 from gdro.rollout_gdro import RolloutGDRO
+from gdro.runs import write_atomically
+from gdro.tasks import data_root
 
 ARMS = tuple(range(2, 13))  # rollouts that a prompt may get, appendix A, Panaganti et al. 2026
 WHOLE = "whole step"
-PARTS = ("classifier", "prompt adversary", "rollout adversary", WHOLE)
+PARTS = ("classifier", "prompt adversary", "allocation", "rollout adversary", WHOLE)
+PROMPTS, BINS = (64, 512, 2048, 8192, 65_536), (3, 10, 30, 100)  # the whole range of `record`
+HISTORIES, ESTIMATORS = (10**5, 10**6, 10**7), ("any", "unbiased")
 CHUNK = 65_536  # prompts of one visit, where a whole data set is visited
 
 
@@ -52,35 +59,66 @@ class Bench:
         rewards = (uniform[: owner.size] < self.rates[prompts][owner]).astype(float)
         self.controller.observe(plan, owner, rewards)
 
-    def parts(self, prompts, uniform) -> dict[str, float]:
-        """Processor seconds of what a step asks of each part, called by itself, and of a whole step."""
+    def calls(self, prompts, uniform) -> dict[str, Callable[[], object]]:
+        """What a step asks of each part, by itself, and a whole step: each to be called once."""
         own, losses = self.controller, 1 - self.rates[prompts]
-        correct = self.rng.binomial(4, self.rates[prompts])
-        seconds = {}
-        start = time.process_time()
+        correct, rollouts = self.rng.binomial(4, self.rates[prompts]), np.full(prompts.size, 4)
         bins = own.classifier.bins(prompts)
-        own.classifier.observe(prompts, correct, np.full(prompts.size, 4))
-        seconds["classifier"] = time.process_time() - start
-        start = time.process_time()
-        own.prompt.weights_for(bins)
-        own.prompt.observe(bins, losses)
-        seconds["prompt adversary"] = time.process_time() - start
-        start = time.process_time()
-        own.rollout.plan(bins, self.rng)
-        own.rollout.observe(bins, losses)
-        seconds["rollout adversary"] = time.process_time() - start
-        start = time.process_time()
-        self.step(prompts, uniform)
-        seconds[WHOLE] = time.process_time() - start
-        return seconds
+        counts = np.bincount(bins, minlength=own.num_bins)
+        logs, budget = np.log(own.rollout.arm_probabilities), prompts.size * own.mean_budget
+
+        def classify():
+            own.classifier.bins(prompts)
+            own.classifier.observe(prompts, correct, rollouts)
+
+        def weigh():
+            own.prompt.weights_for(bins)
+            own.prompt.observe(bins, losses)
+
+        def spend():
+            own.rollout.plan(bins, self.rng)
+            own.rollout.observe(bins, losses)
+
+        return {
+            "classifier": classify,
+            "prompt adversary": weigh,
+            "allocation": lambda: best_assignment(counts, logs, ARMS, budget),
+            "rollout adversary": spend,
+            WHOLE: lambda: self.step(prompts, uniform),
+        }
+
+    def seconds(self) -> dict[str, float]:
+        """Processor seconds of each part and of a whole step, for the next batch."""
+        return {part: _seconds(call) for part, call in self.calls(*self.prepared()).items()}
+
+    def peaks(self) -> dict[str, int]:
+        """Bytes that each part and a whole step take at their worst moment, above what was held before."""
+        return {part: _peak(call)[0] for part, call in self.calls(*self.prepared()).items()}
+
+
+def _seconds(call):
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def _peak(call):
+    """Bytes at the worst moment of a call, as Python's allocator counts them, and what it returns."""
+    tracemalloc.start()
+    try:
+        made = call()
+        return tracemalloc.get_traced_memory()[1], made
+    finally:
+        tracemalloc.stop()
 
 
 def steps(cells, rounds: int = 15) -> pd.DataFrame:
     """Milliseconds of a controller's step and of its parts, the median and the quickest of ``rounds``.
 
     Args: ``cells`` pairs (P prompts, B bins). Each cell is warmed up first. A row a cell and part; columns:
-    prompts, bins, part (of ``PARTS``), median, quickest (ms of processor time). A part is called by itself,
-    so that the whole, which also checks and aggregates the rows, is more than their sum.
+    prompts, bins, part (of ``PARTS``), median, quickest (ms of processor time), peak (MB at the worst moment
+    of one more call). A part is called by itself. "allocation", the best assignment, is the largest piece of
+    the rollout adversary; the whole also checks the rows and sums them up, which no other part does.
     """
     checks.whole_number("rounds", rounds, low=1)
     rows = []
@@ -88,12 +126,12 @@ def steps(cells, rounds: int = 15) -> pd.DataFrame:
         bench = Bench(
             checks.whole_number("prompts", prompts, low=1), checks.whole_number("bins", bins, low=2)
         )
-        taken = pd.DataFrame([bench.parts(*bench.prepared()) for _ in range(rounds + 2)]).iloc[2:] * 1e3
-        rows += [
-            {"prompts": prompts, "bins": bins, "part": part, "median": own.median(), "quickest": own.min()}
-            for part, own in taken.items()
-        ]
-    return pd.DataFrame(rows, columns=["prompts", "bins", "part", "median", "quickest"])
+        taken = pd.DataFrame([bench.seconds() for _ in range(rounds + 2)]).iloc[2:] * 1e3
+        peaks = bench.peaks()
+        for part, own in taken.items():
+            times = {"median": own.median(), "quickest": own.min(), "peak": peaks[part] / 1e6}
+            rows.append({"prompts": prompts, "bins": bins, "part": part} | times)
+    return pd.DataFrame(rows, columns=["prompts", "bins", "part", "median", "quickest", "peak"])
 
 
 def growth(times: pd.DataFrame, axis: str, value: str = "quickest") -> pd.DataFrame:
@@ -127,16 +165,42 @@ def histories(numbers, estimators=("any",)) -> pd.DataFrame:
     rows = []
     for estimator in estimators:
         for number in numbers:
-            tracemalloc.start()
-            try:
-                classifier = OnlineDifficultyClassifier(number, estimator=estimator)
-                for start in range(0, number, CHUNK):
-                    prompts = np.arange(start, min(start + CHUNK, number))
-                    classifier.observe(prompts, prompts % 5, np.full(prompts.size, 4))
-                peak = tracemalloc.get_traced_memory()[1]
-            finally:
-                tracemalloc.stop()
+            peak, classifier = _peak(lambda n=number, kind=estimator: _visited(n, kind))
             sizes = {"peak": peak / 1e6, "arrays": classifier.nbytes / 1e6}
             each = classifier.nbytes / number
             rows.append({"estimator": estimator, "prompts": number, **sizes, "bytes": each})
     return pd.DataFrame(rows, columns=["estimator", "prompts", "peak", "arrays", "bytes"])
+
+
+def _visited(number, estimator):
+    """A classifier all of whose prompts were visited once."""
+    classifier = OnlineDifficultyClassifier(number, estimator=estimator)
+    for start in range(0, number, CHUNK):
+        prompts = np.arange(start, min(start + CHUNK, number))
+        classifier.observe(prompts, prompts % 5, np.full(prompts.size, 4))
+    return classifier
+
+
+def record(folder=None, prompts=PROMPTS, bins=BINS, numbers=HISTORIES, rounds: int = 9) -> None:
+    """Measure the whole range and keep it as two CSV files in ``folder``, by default that of `recorded`.
+
+    Every number of prompts with every number of bins; a few minutes, and 2.2 GB for the largest history.
+    The files that the package ships were made so, on two cores that other work shared.
+    """
+    folder = _folder() if folder is None else Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    made = {
+        "steps": steps([(p, b) for p in prompts for b in bins], rounds).round(4),
+        "histories": histories(numbers, ESTIMATORS).round(2),
+    }
+    for name, frame in made.items():
+        write_atomically(folder / f"{name}.csv", lambda path, own=frame: own.to_csv(path, index=False))
+
+
+def recorded(name: str) -> pd.DataFrame:
+    """What `record` kept: "steps" as `steps` returns them, or "histories" as `histories` does."""
+    return pd.read_csv(_folder() / f"{checks.one_of('recorded table', name, ('steps', 'histories'))}.csv")
+
+
+def _folder():
+    return data_root() / "overhead"

@@ -25,6 +25,10 @@ def test_every_cell_has_every_part_and_no_time_is_negative():
     ]
     assert (times["median"] >= times["quickest"]).all()
     assert (times["quickest"] > 0).all()
+    peaks = times.set_index(["prompts", "part"])["peak"]
+    assert (peaks > 0).all()
+    for prompts in (16, 64):
+        assert peaks[prompts, timing.WHOLE] >= peaks[prompts, "allocation"] / 2  # the whole allocates, too
     with pytest.raises(ValueError, match="rounds must be at least 1, got 0"):
         timing.steps([(16, 3)], rounds=0)
 
@@ -60,9 +64,9 @@ def test_the_figure_draws_every_part_against_prompts_and_bins():
     by_prompts = pd.concat([one.assign(prompts=p, median=p / 10) for p in (64, 512)])
     by_bins = pd.concat([one.assign(prompts=512, bins=b) for b in (3, 10, 30)])
     left, right = figures.bookkeeping(by_prompts, by_bins).axes
-    assert [line.get_label() for line in left.lines[:4]] == list(timing.PARTS)
+    assert [line.get_label() for line in left.lines[:5]] == list(timing.PARTS)
     assert left.lines[0].get_ydata().tolist() == [6.4, 51.2]
-    assert right.lines[3].get_xdata().tolist() == [3, 10, 30]
+    assert right.lines[4].get_xdata().tolist() == [3, 10, 30]
     assert (left.get_xscale(), left.get_yscale()) == ("log", "log")
 
 
@@ -81,3 +85,42 @@ def test_the_controllers_share_is_of_its_own_cycle_and_a_mean_over_runs():
         [10, 1.5, 0.75, 2]
     )
     assert found.loc["joint", ["share", "runs"]].tolist() == pytest.approx([3, 1])
+
+
+def test_the_allocation_that_is_timed_is_the_one_that_the_controller_plans():
+    bench = timing.Bench(64, bins=5)
+    prompts, uniform = bench.prepared()
+    assignment = bench.calls(prompts, uniform)["allocation"]()
+    plan = bench.controller.plan(prompts)
+    planned = np.zeros((5, len(timing.ARMS)), dtype=int)
+    np.add.at(planned, (plan.bins, plan.rollouts - timing.ARMS[0]), 1)
+    assert np.array_equal(assignment, planned)
+
+
+def test_what_is_recorded_is_read_as_it_was_measured(tmp_path, monkeypatch):
+    timing.record(tmp_path / "overhead", prompts=(16,), bins=(2, 3), numbers=(100,), rounds=1)
+    monkeypatch.setattr(timing, "data_root", lambda: tmp_path)
+    steps, histories = timing.recorded("steps"), timing.recorded("histories")
+    assert steps.columns.tolist() == timing.steps([], 1).columns.tolist()
+    assert steps.groupby(["prompts", "bins"])["part"].apply(list).to_dict() == {
+        (16, bins): list(timing.PARTS) for bins in (2, 3)
+    }
+    assert histories["estimator"].tolist() == list(timing.ESTIMATORS)
+    assert sorted(path.name for path in (tmp_path / "overhead").iterdir()) == ["histories.csv", "steps.csv"]
+    with pytest.raises(ValueError, match="unknown recorded table 'times'"):
+        timing.recorded("times")
+
+
+def test_the_recorded_tables_have_the_whole_range_and_keep_the_bounds():
+    """Not that it is as fast elsewhere: what is shown as measured is whole, and holds what is said of it."""
+    steps, histories = timing.recorded("steps"), timing.recorded("histories")
+    cells = {(p, b) for p in timing.PROMPTS for b in timing.BINS}
+    assert set(zip(steps["prompts"], steps["bins"], strict=True)) == cells
+    assert (steps.groupby(["prompts", "bins"])["part"].apply(list).map(tuple) == timing.PARTS).all()
+    kept = {(kind, number) for kind in timing.ESTIMATORS for number in timing.HISTORIES}
+    assert set(zip(histories["estimator"], histories["prompts"], strict=True)) == kept
+    whole = steps[steps["part"] == timing.WHOLE]
+    for _, own in whole.groupby("bins"):
+        assert timing.growth(own, "prompts", "median")["exponent"].item() <= 1
+    largest = histories[(histories["estimator"] == "any") & (histories["prompts"] == 10**7)]
+    assert largest["peak"].item() < 400
