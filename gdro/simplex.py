@@ -58,7 +58,7 @@ def softmax_with_floor(log_weights: ArrayLike, exploration: float) -> np.ndarray
     return (1 - exploration) * probabilities + exploration / probabilities.shape[-1]
 
 
-def entropy(p: ArrayLike) -> float:
+def entropy(p: ArrayLike) -> np.ndarray | np.floating:
     """Entropy in nats over the last axis, -sum p log p with 0 log 0 = 0.
 
     Args: ``p`` (..., K) probabilities; rows must sum to 1 within 1e-6.
@@ -78,7 +78,7 @@ def entropy(p: ArrayLike) -> float:
     return -(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1) + 0.0
 
 
-def effective_support(p: ArrayLike) -> float:
+def effective_support(p: ArrayLike) -> np.ndarray | np.floating:
     """exp(entropy): the number of equally likely entries that would be as spread out (section 4.2.3).
 
     Args and errors as `entropy`.

@@ -79,6 +79,24 @@ def test_weights_that_make_no_distribution_are_refused(bad):
         softmax_with_floor(bad, 0.1)
 
 
+def test_rows_are_distributions_of_their_own():
+    rows = log_softmax([[0.0, 1.0], [5000.0, 5001.0]])
+    np.testing.assert_allclose(rows[0], rows[1])
+    with pytest.raises(ValueError, match="at least one finite in each row"):
+        log_softmax([[0.0, 0.0], [-np.inf, -np.inf]])
+
+
+def test_the_first_weights_that_are_refused_are_named():
+    with pytest.raises(ValueError, match=r"each row, got \[inf, nan, inf\]; lower"):
+        log_softmax([0.0, np.inf, np.nan, np.inf, np.inf])
+
+
+def test_weights_in_single_precision_are_taken_in_double():
+    single = np.array([0.1, 3.3], dtype=np.float32)
+    assert log_softmax(single).dtype == np.float64
+    assert log_softmax(single).tolist() == log_softmax(single.astype(float)).tolist()
+
+
 @pytest.mark.parametrize("exploration", [-0.1, 1.1, np.nan])
 def test_exploration_outside_the_unit_interval_is_refused(exploration):
     for function in (softmax_with_floor, log_softmax_with_floor):
@@ -93,3 +111,19 @@ def test_entropy_refuses_what_is_no_distribution():
         entropy([[0.5, 0.5], [0.4, 0.4]])
     with pytest.raises(ValueError, match="got nan"):
         effective_support([np.nan, 1.0])
+
+
+def test_entropy_names_the_entry_and_the_row_that_are_wrong():
+    with pytest.raises(ValueError, match=r"got -0\.1"):
+        entropy([0.0, 1.0, 0.1, -0.1])
+    with pytest.raises(ValueError, match=r"sum of 1\.3"):
+        entropy([[0.4, 0.5], [0.5, 0.8], [0.5, 0.5]])
+
+
+def test_entropy_takes_sums_within_a_millionth_and_counts_in_double_precision():
+    assert entropy([0.5, 0.5 + 8e-7]) == pytest.approx(np.log(2))
+    with pytest.raises(ValueError, match="must sum to 1"):
+        entropy([0.5, 0.5 + 5e-6])
+    single = np.array([0.1, 0.9], dtype=np.float32)
+    assert entropy(single).dtype == np.float64
+    assert entropy(single) == entropy(single.astype(float))
