@@ -241,16 +241,16 @@ def planned_noise(bins: pd.DataFrame, measured: pd.DataFrame, mean_budget, resam
     shape, equal = draws.shape[1:], numbers.index(mean_budget)
     rows = []
     for (scale, arm), own in bins[bins["share"] > 0].groupby(["scale", "arm"], sort=False):
-        ratios, covered = [], []
+        drawn, covered = [], []
         for _, run in own.groupby("seed", sort=False):
             at = places.get_indexer(run["bin"]), pd.Index(numbers).get_indexer(run["rollouts"].round())
             known = (at[0] >= 0) & (at[1] >= 0)
             weight = np.zeros(shape)
             np.add.at(weight, (at[0][known], at[1][known]), run["share"].to_numpy()[known])
             spent = np.einsum("rbn,bn->r", draws, weight)
-            ratios.append(1 - spent / (draws[:, :, equal] @ weight.sum(axis=1)))
+            drawn.append(1 - spent / (draws[:, :, equal] @ weight.sum(axis=1)))
             covered.append(weight.sum() / run["share"].sum())
-        ratios = np.array(ratios)
+        ratios = np.array(drawn)
         chosen = rng.integers(len(ratios), size=(resamples, len(ratios)))
         means = ratios[chosen, np.arange(1, resamples + 1)[:, None]].mean(axis=1)
         low, high = np.quantile(means, [0.025, 0.975])
