@@ -255,6 +255,7 @@ def test_water_filling_meets_the_budget_and_the_optimality_conditions(bins, mean
         assert (gain[n <= 2 + 1e-6] <= price[0] * (1 + 1e-5)).all()
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=0, max_size=4), st.integers(1, 4))
 def test_one_arm_budgets_are_those_with_an_assignment(counts, num_arms):
     arms = list(range(num_arms))
