@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gdro import evidence, figures, heterogeneity
+from gdro import evidence, figures, heterogeneity, tasks
 from gdro.population import Population
 from gdro.simulator import Course
 
@@ -28,6 +28,19 @@ def test_a_sweep_has_every_cell_of_the_map_and_is_the_same_again():
     pd.testing.assert_frame_equal(found, heterogeneity.sweep([0, 1], **given))
     hopeless = found.groupby("hopeless")["mean"].mean()
     assert hopeless[0.5] < hopeless[0.0]
+
+
+def test_the_record_is_what_the_simulator_gives():
+    recorded = pd.read_csv(tasks.data_root() / "heterogeneity.csv")
+    assert len(recorded) == 16 * 3 * 10
+    place = {"transfer": 0.05, "step": 1.25, "hopeless": 0.3}
+    given = {"transfers": (0.05,), "steps": (1.25,), "hopeless": (0.3,)}
+    again = heterogeneity.sweep([7], arms=("rollout-gdro-variance",), **given)
+    there = recorded[(recorded[list(place)] == pd.Series(place)).all(axis=1)]
+    there = there[(there["arm"] == "rollout-gdro-variance") & (there["seed"] == 7)]
+    assert again[["mean", "passed"]].to_numpy() == pytest.approx(
+        there[["mean", "passed"]].to_numpy(), rel=1e-5
+    )
 
 
 def test_an_arm_does_not_differ_from_itself_anywhere():
