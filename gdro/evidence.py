@@ -88,23 +88,19 @@ def baseline(number: int) -> str:
 
 
 def answers(values: pd.DataFrame, numbers, value: str = "mean"):
-    """`paired` for the arms of each question: (frame with a column question in front, numbers that have no
-    answer because nothing but arms of the main comparison was run for them).
+    """`paired` for the arms of each question: (frame with a column question in front, numbers without an
+    answer).
 
-    ``values`` one row a run, with the column ``value``.
+    ``values`` one row a run, with the column ``value``. A scale where nothing but arms of the main comparison
+    was run answers question 1, and is left out here.
     """
-    parts, unanswered = [], []
+    parts = []
     for number in numbers:
-        own = values[values["arm"].isin(QUESTIONS[number].arms)]
-        found = paired(own, value, baseline(number))
-        if set(found["arm"]) <= set(MAIN_ARMS):
-            unanswered.append(number)
-        else:
-            parts.append(found.assign(question=number))
-    if not parts:
-        return pd.DataFrame(columns=["question", "scale", *COLUMNS]), unanswered
-    found = pd.concat(parts, ignore_index=True)
-    return found[["question", "scale", *COLUMNS]], unanswered
+        found = paired(values[values["arm"].isin(QUESTIONS[number].arms)], value, baseline(number))
+        asked = found.loc[~found["arm"].isin(MAIN_ARMS), "scale"]
+        parts.append(found[found["scale"].isin(asked)].assign(question=number))
+    table = pd.concat(parts, ignore_index=True)[["question", "scale", *COLUMNS]]
+    return table, [number for number in numbers if number not in set(table["question"])]
 
 
 def contrasts(values: pd.DataFrame, value: str, weighted: dict) -> pd.DataFrame:

@@ -115,6 +115,8 @@ def test_each_question_is_answered_by_its_own_arms():
     }
     assert by_question[4] == pytest.approx({arms[1]: 0.1, arms[2]: 0.2})
     assert by_question[6] == pytest.approx({arms[3]: 0.2})
+    elsewhere = pd.concat([table, table[table["arm"].isin(arms[:2])].assign(scale="m")])
+    pd.testing.assert_frame_equal(evidence.answers(elsewhere, [4, 5, 6], "value")[0], found)
     none, unanswered = evidence.answers(table, [5], "value")
     assert none.empty
     assert unanswered == [5]
