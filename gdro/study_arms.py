@@ -115,13 +115,13 @@ MAIN = registry(
 )
 
 
-def _change(base, ending, says, *, rate=1.0, mean_budget=None, groups=None, **fields):
+def _change(base, ending, says, *, label=None, rate=1.0, mean_budget=None, groups=None, **fields):
     """The arm ``base`` of the main comparison with one thing changed, which the name and label say."""
     arm = MAIN[base]
     return replace(
         arm,
         name=f"{base}-{ending}",
-        label=f"{arm.label}, {ending.replace('-', ' ')}",
+        label=f"{arm.label}, {label or ending.replace('-', ' ')}",
         says=f"{arm.label}, but {says}",
         fields=MappingProxyType({**arm.fields, **fields}),
         groups=groups or arm.groups,
@@ -141,7 +141,7 @@ VARIANTS = registry(
     _change(_ERROR, "shuffled", "each cycle permutes the weights over the bins", prompt_rule="shuffled"),
     _change(_ERROR, "mean-one", "the weights of a batch have mean one", weight_normalization="mean_one"),
     # what Rollout-GDRO is made of
-    _change(_VARIANCE, "flat", "all responses have equal gradient weight", **_FLAT),
+    _change(_VARIANCE, "flat", "all responses have equal gradient weight", label="per response", **_FLAT),
     _change(_VARIANCE, "sample", "assignments are drawn instead of maximised", selection="sample"),
     _change("rollout-gdro", "no-price", "the price stays 0", price_step_size=0.0),
     _change(
@@ -155,7 +155,7 @@ VARIANTS = registry(
         "rollout-gdro", "per-prompt", "prompts have equal gradient weight", rollout_weighting="per_prompt"
     ),
     _change("rollout-gdro", "released", "the arms never learn (released code)", rollout_rule="released"),
-    _change("sqrt-law", "flat", "all responses have equal gradient weight", **_FLAT),
+    _change("sqrt-law", "flat", "all responses have equal gradient weight", label="per response", **_FLAT),
     # how bins are made
     _change(_ERROR, "bins-3", "there are 3 bins", num_bins=3),
     _change(_ERROR, "bins-6", "there are 6 bins", num_bins=6),
@@ -193,9 +193,9 @@ VARIANTS = registry(
         "joint", "argued-flat", "with the error signal, variances, no price, flat", **(_BOTH_ARGUED | _FLAT)
     ),
     # plain GRPO with other steps
-    _change("grpo", "rate-half", "half the learning rate", rate=0.5),
-    _change("grpo", "rate-more", "one and a half times the learning rate", rate=1.5),
-    _change("grpo", "rate-double", "twice the learning rate", rate=2.0),
+    _change("grpo", "rate-half", "half the learning rate", label="rate x 0.5", rate=0.5),
+    _change("grpo", "rate-more", "one and a half times the learning rate", label="rate x 1.5", rate=1.5),
+    _change("grpo", "rate-double", "twice the learning rate", label="rate x 2", rate=2.0),
 )
 
 ARMS = MappingProxyType({**MAIN, **VARIANTS})
