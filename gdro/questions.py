@@ -17,6 +17,7 @@ MAIN_ARMS = (
     "prompt-gdro-error",
     "rollout-gdro-variance",
 )
+BASELINES = ("dapo-filter", "sqrt-law", "class-gdro", "class-gdro-ema")
 SEEN = "seeds 0 to 2 at tiny-s, seed 0 at tiny-m and tiny-l, of the six main arms"
 PAIRED = (
     "differences paired by seed and prompt; hierarchical bootstrap over seeds, then prompts; 95 % intervals, "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from gdro import launch, paper_scale, ready, runs, tasks
+from gdro import evidence, launch, paper_scale, ready, runs, tasks
 from gdro.arms import ARMS, PROFILES, SCALES, Scale, cells, known, settings
 from gdro.gallery import save_figure, save_table, show
 from gdro.progress import Progress, calm, no_bars
@@ -32,6 +32,7 @@ __all__ = [
     "find_runs",
     "job",
     "joined",
+    "kept_scores",
     "load_runs",
     "outdated",
     "plan_cell",
@@ -245,6 +246,16 @@ def find_runs(store, scales, arms, seeds):
         some, numbers = (list(dict.fromkeys(c[i] for c in missing if c[0] == scale)) for i in (1, 2))
         commands.append(_command(scale, some, numbers))
     return runs.load_keys(folder, [RunKey(*c) for c in there]), commands
+
+
+def kept_scores(place) -> pd.DataFrame:
+    """Scores of runs by suite, as `gdro.evidence.summary` gives them: those of every finished run where
+    ``place`` is a run store, those that were kept where it is a CSV file."""
+    path = resolve(place)
+    if not path.is_dir():
+        return pd.read_csv(path)
+    found = runs.load_keys(path, runs.list_runs(path))
+    return evidence.summary(found.evaluations, found.steps)
 
 
 def outdated(store, scale: str, arm: str, seed: int) -> list[str]:
