@@ -3,8 +3,6 @@
 The CPU build samples in bf16 (TRL leaves the precision to vLLM), so that importance ratios are near 1, not 1.
 """
 
-import gc
-import os
 from collections import Counter
 from dataclasses import replace
 from types import MappingProxyType
@@ -14,7 +12,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM has an environment of its own: tests/with_vllm/run")
 
-from vllm.distributed import cleanup_dist_env_and_memory
+from colocated import free, keep_weights_loadable
 
 from gdro import arms, paper_scale, runs, start, study, tasks, training
 from gdro.progress import Progress
@@ -22,26 +20,20 @@ from gdro.rewards import tiny_reward
 
 CYCLES = 5  # of the same 48 prompts: bins, and so rollouts, differ from the second on
 ROWS = 192  # of a generation at tiny-s: 48 prompts x 4
-LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 RATIO = "sampling_importance_sampling_ratio_"
 
 
 @pytest.fixture
 def through_vllm(monkeypatch):
     """The scale tiny-s, its completions from vLLM."""
-    # the CPU build packs weights and drops the parameters that TRL loads the policy's into
-    monkeypatch.setattr("vllm._custom_ops._supports_onednn", False)
-    monkeypatch.setattr("vllm.model_executor.layers.utils.check_cpu_sgl_kernel", lambda *args: False)
+    keep_weights_loadable(monkeypatch.setattr)
     scale = arms.SCALES["tiny-s"]
     extra = {**scale.extra, "use_vllm": True, "vllm_mode": "colocate"}
     scales = MappingProxyType({**arms.SCALES, scale.name: replace(scale, extra=MappingProxyType(extra))})
     for module in (arms, study):
         monkeypatch.setattr(module, "SCALES", scales)
     yield
-    gc.collect()
-    cleanup_dist_env_and_memory()
-    for name in LAUNCHER:  # TRL sets them for vLLM; the next trainer would take them for a launcher's
-        os.environ.pop(name, None)
+    free()
 
 
 @pytest.fixture
