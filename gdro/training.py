@@ -5,9 +5,10 @@ import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, set_seed
 
 from gdro import engines
 from gdro.checkpoints import STATE, latest_complete, read_state, refuse_damaged
@@ -45,11 +46,21 @@ def run_training(writer, settings, arm, start, data, reward, progress) -> None:
 
 def make_trainer(model, reward, args, data, tokenizer, budget=None, **options):
     """A `GDROTrainer`, or with a ``budget`` of rollouts the arm dapo-filter's, which stops where it is
-    spent."""
+    spent.
+
+    Where vLLM samples in the trainer's process, TRL lets it seed the process with the process's number alone,
+    so that runs of every seed would draw alike; here the run's seed decides.
+    """
     common = {"args": args, "train_dataset": data, "processing_class": tokenizer, **options}
     if budget is None:
-        return GDROTrainer(model, reward, **common)
-    return FilteredGRPOTrainer(model, reward, **common, rollout_budget=budget)
+        trainer = GDROTrainer(model, reward, **common)
+    else:
+        trainer = FilteredGRPOTrainer(model, reward, **common, rollout_budget=budget)
+    if args.use_vllm and args.vllm_mode == "colocate":
+        # the processes that share an engine must draw the same
+        engine = trainer.accelerator.process_index // args.vllm_tensor_parallel_size
+        set_seed(int(np.random.SeedSequence([args.seed, engine]).generate_state(1)[0]))
+    return trainer
 
 
 def record_training(writer, folder, make, max_steps, budget, progress) -> None:

@@ -13,6 +13,8 @@ pytest.importorskip("vllm", reason="vLLM has an environment of its own: tests/wi
 from colocated import VLLM, free, keep_weights_loadable, take_tiny_s, without_compiling
 from test_resume import SaveAt, assert_continued, run
 
+from gdro import training
+from gdro.config import GDROConfig
 from gdro.trainer import GDROTrainer
 
 JOINT = {"prompt_gdro": True, "rollout_gdro": True, "rollouts_max": 8, "selection": "sample"}
@@ -62,3 +64,22 @@ def test_resuming_equals_never_having_stopped(tmp_path, monkeypatch):
     assert after == plans[-1:]
     assert list(drawn_anew._logs["prompt"]) == list(whole._logs["prompt"])
     assert completions(drawn_anew) != completions(whole)
+
+
+def first_drawn(folder, seed):
+    """Completions of a first cycle that every run gives the same prompts."""
+    args = GDROConfig(**tiny.arguments(folder, seed=seed, max_steps=1, shuffle_dataset=False), **VLLM)
+    model, tokenizer = training.load(tiny.model_folder())
+    trainer = training.make_trainer(model, tiny.real_reward, args, tiny.prompts(), tokenizer)
+    trainer.train()
+    return completions(trainer)
+
+
+def test_the_seed_of_a_run_decides_what_is_drawn(tmp_path):
+    drawn = []
+    for number, seed in enumerate((7, 7, 8)):
+        drawn.append(first_drawn(tmp_path / str(number), seed))
+        free()  # an engine that is collected only later ends what the next one needs
+    first, again, other = drawn
+    assert first == again
+    assert first != other
