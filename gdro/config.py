@@ -73,9 +73,10 @@ class GDROConfig(GDROOptions, GRPOConfig):
       "released"     the authors' code: as "paper", but weights of mean one, sample std, the rollout rule
                      whose arms are never updated; with Rollout-GDRO alone also its window 50, hysteresis 0
                      and edges 0.4, 0.75.
-      "recommended"  what section 4 argues for: error signal, pass rate of single rollouts, weights of mean
-                     one, utility "variance", and no price, which an exact budget does not need and which
-                     outweighs small variances. Provisional: a measured study decides.
+      "recommended"  error signal, pass rate of single rollouts, weights of mean one, utility "variance", and
+                     no price, which an exact budget does not need and which outweighs small variances. At the
+                     tiny scales nothing speaks against it, and no gain over GRPO at a tuned learning rate is
+                     shown (notebook 11_what_we_learned).
     Presets leave what belongs to a model and a machine alone: learning rate, batch sizes,
     ``num_generations``, sampling.
 

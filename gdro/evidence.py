@@ -99,7 +99,9 @@ def answers(values: pd.DataFrame, numbers, value: str = "mean"):
         found = paired(values[values["arm"].isin(QUESTIONS[number].arms)], value, baseline(number))
         asked = found.loc[~found["arm"].isin(MAIN_ARMS), "scale"]
         parts.append(found[found["scale"].isin(asked)].assign(question=number))
-    table = pd.concat(parts, ignore_index=True)[["question", "scale", *COLUMNS]]
+    # without a row a part has no types of its own
+    table = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    table = table[["question", "scale", *COLUMNS]]
     return table, [number for number in numbers if number not in set(table["question"])]
 
 
@@ -117,6 +119,8 @@ def contrasts(values: pd.DataFrame, value: str, weighted: dict) -> pd.DataFrame:
         total = (wide * pd.Series(weights)).sum(axis=1, skipna=False).dropna()
         parts.append(total.rename(value).reset_index().assign(arm=name))
     sums = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    order = list(dict.fromkeys(values["scale"]))
+    sums = sums.sort_values("scale", key=lambda names: names.map(order.index), kind="stable")
     nothing = sums.drop_duplicates(["scale", "seed"]).assign(**{value: 0.0, "arm": _NOTHING})
     return paired(pd.concat([nothing, sums], ignore_index=True), value, _NOTHING)
 
@@ -136,8 +140,9 @@ def _difference(differences):
     return [found.estimate, found.low, found.high, d.size, p]
 
 
-def answer(found: pd.DataFrame, factor=100, unit="points", level=0.05) -> str:
-    """What `paired` found, in a sentence for a title: the arms that differ after Holm's correction, by scale.
+def answer(found: pd.DataFrame, factor=100, unit="points", level=0.05, of="arms") -> str:
+    """What `paired` found, in a sentence for a title: the arms (or what ``of`` calls them) that differ after
+    Holm's correction, by scale.
 
     >>> one = {"scale": "s", "arm": "joint", "estimate": -0.03, "p_holm": 0.01}
     >>> answer(pd.DataFrame([one, {**one, "arm": "grpo-mean-8", "p_holm": 0.4}]))
@@ -150,7 +155,7 @@ def answer(found: pd.DataFrame, factor=100, unit="points", level=0.05) -> str:
             f"{label(arm)} {factor * e:+.1f}" for arm, e in zip(sure["arm"], sure["estimate"], strict=True)
         ]
         held = f"{', '.join(named)} {unit}" if named else "no difference"
-        parts.append(f"{scale}: {held} ({len(sure)} of {len(own)} arms)")
+        parts.append(f"{scale}: {held} ({len(sure)} of {len(own)} {of})")
     return "\n".join(parts) if parts else "no runs to compare"
 
 

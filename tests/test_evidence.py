@@ -97,6 +97,19 @@ def test_a_contrast_of_two_arms_is_their_paired_difference():
     pd.testing.assert_frame_equal(found, evidence.paired(table, "value"))
 
 
+def test_contrasts_keep_the_order_of_the_scales():
+    table = values(grpo=[0.1, 0.2], other=[0.2, 0.4])
+    both = pd.concat([table, table.assign(scale="m")])
+    found = evidence.contrasts(both, "value", {n: {"other": 1, "grpo": -1} for n in ("one", "two")})
+    assert found[["scale", "arm"]].to_numpy().tolist() == [
+        ["s", "one"],
+        ["s", "two"],
+        ["m", "one"],
+        ["m", "two"],
+    ]
+    assert evidence.answer(found, of="choices").startswith("s: no difference (0 of 2 choices)")
+
+
 def test_a_contrast_needs_all_its_arms_in_a_seed():
     table = values(grpo=[0.1, 0.2], p=[0.3, 0.4], r=[0.2, 0.1], both=[0.5])
     found = evidence.contrasts(table, "value", {"one": {"both": 1, **FACTORIAL}})
@@ -117,6 +130,7 @@ def test_each_question_is_answered_by_its_own_arms():
     assert by_question[6] == pytest.approx({arms[3]: 0.2})
     elsewhere = pd.concat([table, table[table["arm"].isin(arms[:2])].assign(scale="m")])
     pd.testing.assert_frame_equal(evidence.answers(elsewhere, [4, 5, 6], "value")[0], found)
+    assert found[["estimate", "low", "p_holm"]].dtypes.eq(float).all()
     none, unanswered = evidence.answers(table, [5], "value")
     assert none.empty
     assert unanswered == [5]

@@ -201,13 +201,9 @@ def test_checksums_of_the_data_folder():
     listed = dict(
         re.findall(r"`([^`]+)` \| `([0-9a-f]{64})`", (root / "README.md").read_text(encoding="utf-8"))
     )
-    found = {
-        path.relative_to(root).as_posix()
-        for folder in ("models", "prompts", "tiny")
-        for path in (root / folder).rglob("*")
-        if path.is_file()
-    }
-    assert found == {name for name in listed if name.split("/")[0] in ("models", "prompts", "tiny")}
+    kept = ("models/*/*", "prompts/*", "tiny/*/*", "reported/*", "overhead/*", "*.csv")
+    found = {p.relative_to(root).as_posix() for pattern in kept for p in root.glob(pattern)}
+    assert found == set(listed)
     for name in sorted(found):
         assert hashlib.sha256((root / name).read_bytes()).hexdigest() == listed[name], name
 
