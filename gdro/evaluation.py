@@ -71,10 +71,16 @@ def evaluate(
         tokens[batch] = np.reshape([len(one) for one in new], (-1, num_samples)).sum(axis=1)
         if progress is not None:
             progress(min(start + size, len(rows)), len(rows))
+    counts = {"correct": correct, "k": num_samples, "tokens": tokens}
+    return _described(rows).assign(**counts)[list(COLUMNS)]
+
+
+def _described(rows):
+    """What is known of the prompts, a row each: suite, prompt_id, level."""
     kept = {name: [row[name] for row in rows] for name in ("suite", "prompt_id", "level")}
     if None in kept["level"]:  # not known of every prompt
         kept["level"] = pd.array(kept["level"], dtype="Int64")
-    return pd.DataFrame({**kept, "correct": correct, "k": num_samples, "tokens": tokens})[list(COLUMNS)]
+    return pd.DataFrame(kept)
 
 
 def prompt_ids(tokenizer, rows) -> list[list[int]]:

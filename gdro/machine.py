@@ -4,6 +4,7 @@ values."""
 import re
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from types import MappingProxyType
 
 from gdro import checks, planning
@@ -80,6 +81,18 @@ def check(values: dict) -> None:
         raise type(errors[0])("\n".join(map(str, errors)))
     if values.get("use_vllm"):
         _check_engine(values)
+
+
+def existing_data(given, place=None) -> Path:
+    """The place that ``data_path`` names (``place``, or the path as it was given); one where nothing is
+    raises ``FileNotFoundError``."""
+    place = Path(given if place is None else place)
+    if not place.exists():
+        raise FileNotFoundError(
+            f"data_path {str(given)!r} is neither a file nor a folder: check it, or leave it out for the "
+            "hub's"
+        )
+    return place
 
 
 def _check_engine(values):

@@ -8,7 +8,6 @@ import difflib
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 
 from trl import ModelConfig, TrlParser
 
@@ -63,11 +62,8 @@ class RunArguments:
         checks.one_of("trainer", self.trainer, TRAINERS)
         if self.groups is not None:
             checks.one_of("groups", self.groups, GROUPS)
-        if self.data_path is not None and not Path(self.data_path).exists():
-            raise FileNotFoundError(
-                f"data_path {self.data_path!r} is neither a file nor a folder: check it, or leave it out for "
-                "the hub's"
-            )
+        if self.data_path is not None:
+            machine.existing_data(self.data_path)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ At the paper's scales these come from the hub's cache, or from places that the m
 from collections.abc import Callable
 from pathlib import Path
 
-from gdro import benchmarks, rewards, smol, sources, static_groups, suites, tasks
+from gdro import benchmarks, machine, rewards, smol, sources, static_groups, suites, tasks
 from gdro.arms import ARMS, Scale, known
 
 # of the tasks of scales without a recipe: how they are graded, and where their base models lie
@@ -56,13 +56,7 @@ def _named_place(chosen):
     """The file or folder of data sets that the machine names, or None."""
     if chosen.get("data_path") is None:
         return None
-    place = resolve(chosen["data_path"])
-    if not place.exists():
-        raise FileNotFoundError(
-            f"data_path {str(chosen['data_path'])!r} is neither a file nor a folder: check it, or leave it "
-            "out for the hub's"
-        )
-    return place
+    return machine.existing_data(chosen["data_path"], resolve(chosen["data_path"]))
 
 
 def training_data(scale: Scale, arm: str, chosen: dict):
