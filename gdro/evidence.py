@@ -172,6 +172,13 @@ def summary(evaluations: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values(RUN, kind="stable")[names].reset_index(drop=True)
 
 
+def collected(loads, kept: pd.DataFrame) -> pd.DataFrame:
+    """`summary` of several loads of the run store (`gdro.runs.Frames`, empty ones too), then the scores that
+    were ``kept`` of others; a run that comes twice counts as it came first."""
+    own = [summary(load.evaluations, load.steps) for load in loads if load.runs]
+    return pd.concat([*own, kept], ignore_index=True).drop_duplicates([*RUN, "suite"])
+
+
 def smoothed(steps: pd.DataFrame, window: int = 10) -> pd.DataFrame:
     """Pass rate of the batch, each prompt once, as the mean over the ``window`` cycles up to each.
 

@@ -1,5 +1,7 @@
 """Arms paired by seed: counted by hand, against scipy, and in cases where nothing can be said."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -245,6 +247,18 @@ def test_a_summary_has_every_suite_and_all_of_them_with_what_they_cost():
     assert table["passed"].tolist() == [1.0, 0.5, 0.75]
     assert set(table["rollouts"]) == {20}
     assert set(table["tokens"]) == {200}
+
+
+def test_a_run_that_is_kept_twice_counts_once():
+    def load(arm, correct):
+        return SimpleNamespace(
+            runs=(arm,), evaluations=evaluation(9, arm, correct), steps=steps(arm, [0.1, 0.2])
+        )
+
+    loads = [load("grpo", [2, 8, 0, 4]), load("x", [0, 0, 0, 0]), SimpleNamespace(runs=())]
+    kept = pd.concat([evidence.summary(load(a, [8] * 4).evaluations, load(a, []).steps) for a in ("x", "y")])
+    found = evidence.collected(loads, kept).query("suite == 'all'").set_index("arm")["mean"]
+    assert found.to_dict() == {"grpo": 0.4375, "x": 0.0, "y": 1.0}
 
 
 def test_the_figure_shows_each_estimate_and_fills_those_that_hold():
