@@ -174,7 +174,8 @@ def _water_filled(shares, roots, mean_budget, low, high):
     else:
         rest = shares[roots == 0].sum()
         spent = shares[roots > 0].sum() * high
-        return np.where(roots > 0, high, (mean_budget - spent) / rest if rest > 0 else low)
+        shared = np.clip((mean_budget - spent) / rest, low, high) if rest > 0 else low  # clips rounding
+        return np.where(roots > 0, high, shared)
     return np.clip(level * roots, low, high)
 
 

@@ -9,8 +9,11 @@ and arms are array axes.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
+
+_BLOCK = 8192  # totals that are combined at once, so that their arms stay in a core's cache
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,12 @@ class Problem:
         """Sums of log-probabilities this near are equal at a bin; rounding errors are far below it."""
         finite = np.abs(self.logs[np.isfinite(self.logs)])
         return max(1e-9, 1e-12 * finite.max(initial=0.0))
+
+    @cached_property
+    def workspace(self):
+        """Room for a block of totals on each arm, a row for each row of a table: kept, because new memory
+        takes longer to get than to fill."""
+        return np.empty((2, self.logs.shape[1] * min(_BLOCK, self.budget + 1)))
 
     def penalty(self, b):
         """(A,) count * a^2; with the total fixed it orders assignments as sum count (n - mean)^2 does."""
@@ -91,23 +100,27 @@ class Table:
         others = problem.prompts - prompts
         return max(0, problem.budget - others * top), min(problem.budget, prompts * top)
 
-    def moved(self, problem, b, row, steps):
-        """(arms, totals of the `window`): a row moved up by what bin ``b`` spends on an arm, plus ``steps``
-        (A,)."""
+    def moved(self, problem, b, row, steps, low, high):
+        """(arms, high - low): entries from ``low`` to before ``high`` of a row moved up by what bin ``b``
+        spends on an arm, plus ``steps`` (A,); in the problem's `workspace`."""
         count = int(problem.counts[b])
-        low, high = self.window(problem, b)
-        arms = min(steps.size - 1, high // count) + 1
+        arms = min(steps.size - 1, (high - 1) // count) + 1
         entry = self.entries.itemsize
         first = (row * self.entries.shape[1] + problem.margin + low) * entry
         # arm a reads from count * a entries further down, at most the margin
-        shape, strides = (arms, high - low + 1), (-count * entry, entry)
-        return np.ndarray(shape, np.float64, self.entries, first, strides) + steps[:arms, None]
+        shape, strides = (arms, high - low), (-count * entry, entry)
+        entries = np.ndarray(shape, np.float64, self.entries, first, strides)
+        room = problem.workspace[row, : entries.size].reshape(shape)
+        return np.add(entries, steps[:arms, None], out=room)
 
-    def with_bin(self, problem, b, *rows):
-        """The table with bin ``b`` added, of which ``rows`` are the entries in the `window`."""
+    def with_bin(self, problem, b, kind):
+        """The table with bin ``b`` added: its entries in the `window` as ``kind`` combines them, block by
+        block."""
         low, high = self.window(problem, b)
-        entries = _impossible(problem, len(rows))
-        entries[:, problem.margin + low : problem.margin + high + 1] = rows
+        edges = [*range(low, high + 1, _BLOCK), high + 1]
+        blocks = [kind.combined(problem, self, b, *edge) for edge in pairwise(edges)]
+        entries = _impossible(problem, kind.rows)
+        entries[:, problem.margin + low : problem.margin + high + 1] = np.concatenate(blocks, axis=-1)
         return Table(entries, self.prompts + int(problem.counts[b]))
 
     def at(self, problem, totals, row=0):
@@ -127,9 +140,9 @@ class Largest:
     rows = 1
 
     @staticmethod
-    def extend(problem, table, b):
-        """The table with bin ``b`` added."""
-        return table.with_bin(problem, b, table.moved(problem, b, 0, problem.logs[b]).max(axis=0))
+    def combined(problem, table, b, low, high):
+        """Entries from ``low`` to before ``high`` once bin ``b`` is added."""
+        return table.moved(problem, b, 0, problem.logs[b], low, high).max(axis=0)
 
 
 class Best:
@@ -138,13 +151,13 @@ class Best:
     rows = 2
 
     @staticmethod
-    def extend(problem, table, b):
-        """The table with bin ``b`` added."""
-        values = table.moved(problem, b, 0, problem.logs[b])
-        penalties = table.moved(problem, b, 1, problem.penalty(b))
+    def combined(problem, table, b, low, high):
+        """Entries from ``low`` to before ``high`` once bin ``b`` is added."""
+        values = table.moved(problem, b, 0, problem.logs[b], low, high)
+        penalties = table.moved(problem, b, 1, problem.penalty(b), low, high)
         best = values.max(axis=0)
-        tied = values >= best - problem.tolerance
-        return table.with_bin(problem, b, best, np.where(tied, penalties, np.inf).min(axis=0))
+        penalties[values < best - problem.tolerance] = np.inf
+        return best, penalties.min(axis=0)
 
 
 class Total:
@@ -153,15 +166,15 @@ class Total:
     rows = 1
 
     @staticmethod
-    def extend(problem, table, b):
-        """The table with bin ``b`` added."""
-        values = table.moved(problem, b, 0, problem.logs[b])
+    def combined(problem, table, b, low, high):
+        """Entries from ``low`` to before ``high`` once bin ``b`` is added."""
+        values = table.moved(problem, b, 0, problem.logs[b], low, high)
         top = values.max(axis=0)
         top[top == -np.inf] = 0.0
         values -= top
         np.exp(values, out=values)
         with np.errstate(divide="ignore"):
-            return table.with_bin(problem, b, np.log(values.sum(axis=0)) + top)
+            return np.log(values.sum(axis=0)) + top
 
 
 def suffix_tables(problem, kind):
@@ -171,7 +184,7 @@ def suffix_tables(problem, kind):
         # NumPy would copy short rows into buffers, which takes longer than to add them
         np.setbufsize(16)
         for b in range(problem.counts.size - 1, 0, -1):
-            tables.append(kind.extend(problem, tables[-1], b))
+            tables.append(tables[-1].with_bin(problem, b, kind))
     return tables[::-1][: problem.counts.size]
 
 
@@ -186,7 +199,7 @@ def leave_one_out(problem, kind, bins=None, table=None):
     for own, other in (halves, halves[::-1]):
         extended = table
         for b in other:
-            extended = kind.extend(problem, extended, b)
+            extended = extended.with_bin(problem, b, kind)
         yield from leave_one_out(problem, kind, own, extended)
 
 
