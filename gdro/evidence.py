@@ -1,7 +1,8 @@
 """What the runs say to the questions of `gdro.questions`: one number a run, then arms paired by seed.
 
-Frames in, frames out. A seed is the unit: its prompts, their order and its initial weights are the same for
-every arm, so arms are compared seed by seed and intervals speak of other seeds.
+Frames in, frames out. Arms are compared seed by seed, because a seed's prompts, their order and its initial
+weights are the same for every arm; where held-out prompts are known they are paired too, and intervals speak
+of other seeds and other prompts.
 """
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy import stats
 from gdro import statistics
 from gdro.dynamics import RUN
 from gdro.questions import MAIN_ARMS, QUESTIONS
-from gdro.tables import ALL, final_step, label
+from gdro.tables import final_step, label
 
 BASELINE = "grpo"
 _NOTHING = "0"  # what `contrasts` are measured from
@@ -24,10 +25,15 @@ def scores(evaluations: pd.DataFrame, by=()) -> pd.DataFrame:
 
     Columns: scale, arm, seed, ``by``, mean, passed (both in [0, 1]), prompts.
     """
-    last = final_step(evaluations)
-    rows = last.assign(mean=last["correct"] / last["k"], passed=(last["correct"] > 0).astype(float))
-    found = rows.groupby([*RUN, *by], sort=False)
+    found = by_prompt(evaluations).groupby([*RUN, *by], sort=False)
     return found.agg(mean=("mean", "mean"), passed=("passed", "mean"), prompts=("mean", "size")).reset_index()
+
+
+def by_prompt(evaluations: pd.DataFrame) -> pd.DataFrame:
+    """Rows of each run's last evaluated step with "mean" (c / k) and "passed" (1.0 where any of the k is
+    right)."""
+    last = final_step(evaluations)
+    return last.assign(mean=last["correct"] / last["k"], passed=(last["correct"] > 0).astype(float))
 
 
 def with_initial(evaluations: pd.DataFrame) -> pd.DataFrame:
@@ -43,38 +49,49 @@ def with_initial(evaluations: pd.DataFrame) -> pd.DataFrame:
 
 
 def lowest_suite(evaluations: pd.DataFrame, against: str = BASELINE) -> pd.DataFrame:
-    """Scores of every run in the suite where ``against`` has the lowest mean@k over its seeds, by scale.
+    """`by_prompt` of the suite where ``against`` has the lowest mean@k over its seeds, scale by scale.
 
-    Columns as `scores` with "suite"; scales without runs of ``against`` are left out.
+    Scales without runs of ``against`` are left out.
     """
     found = scores(evaluations, ["suite"])
     means = found[found["arm"] == against].groupby(["scale", "suite"], sort=False)["mean"].mean()
     worst = means.groupby(level="scale", sort=False).idxmin().map(lambda names: names[1])
-    return found[found["suite"] == found["scale"].map(worst)].reset_index(drop=True)
+    rows = by_prompt(evaluations)
+    return rows[rows["suite"] == rows["scale"].map(worst)].reset_index(drop=True)
 
 
-def paired(values: pd.DataFrame, value: str, against: str = BASELINE, by=()) -> pd.DataFrame:
+def paired(
+    values: pd.DataFrame, value: str, against: str = BASELINE, by=(), prompts: str = "shared"
+) -> pd.DataFrame:
     """Each arm minus ``against``, seed by seed, in the seeds that both have.
 
-    ``values`` one row a run (and one of each ``by``), with the column ``value``. Columns: scale, ``by``, arm,
-    estimate, low, high (95 % bootstrap over seeds), seeds, p (two-sided paired t test over seeds), p_holm
-    (Holm 1979 over the arms of a scale and ``by``). One seed has no interval and no p (NaN); differences that
-    are all equal have no p either, and no difference at all has p = 1.
+    Args: ``values`` one row a run (and one of each ``by``), or one a run and prompt where it has a column
+    prompt_id, with the column ``value``; ``prompts`` as `gdro.statistics.bootstrap_interval`: "nested" where
+    seeds have prompts of their own. Columns: scale, ``by``, arm, estimate (mean over seeds of the mean over
+    prompts), low, high (95 % bootstrap over seeds, and prompts), seeds, p (two-sided paired t test over
+    seeds), p_holm (Holm 1979 over the arms of a scale and ``by``). One seed has no interval and no p (NaN);
+    differences that are all equal have no p either, and no difference at all has p = 1.
+    Raises ``ValueError`` where seeds that are said to share their prompts do not.
     """
-    keys = ["scale", *by]
+    keys, columns = ["scale", *by], ["arm", *_units(values)]
     rows = []
     for names, part in values.groupby(keys, sort=False):
-        wide = part.pivot(index="seed", columns="arm", values=value)[list(dict.fromkeys(part["arm"]))]
-        if against not in wide:
+        arms = list(dict.fromkeys(part["arm"]))
+        if against not in arms:
             continue
-        group = [
-            [*names, arm, *_difference(own - wide[against])] for arm, own in wide.items() if arm != against
-        ]
+        wide = part.pivot(index="seed", columns=columns, values=value)
+        base = wide[against]
+        group = [[*names, arm, *_difference(wide[arm] - base, prompts)] for arm in arms if arm != against]
         group = [row for row in group if row[-2]]
         known = [row for row in group if not np.isnan(row[-1])]
         adjusted = iter(statistics.holm([row[-1] for row in known])) if known else iter(())
         rows += [[*row, float("nan") if np.isnan(row[-1]) else next(adjusted)] for row in group]
     return pd.DataFrame(rows, columns=[*keys, *COLUMNS])
+
+
+def _units(values):
+    """What tells the rows of one run apart."""
+    return ["prompt_id"] if "prompt_id" in values else []
 
 
 def baseline(number: int) -> str:
@@ -91,7 +108,7 @@ def answers(values: pd.DataFrame, numbers, value: str = "mean"):
     """`paired` for the arms of each question: (frame with a column question in front, numbers without an
     answer).
 
-    ``values`` one row a run, with the column ``value``. A scale where nothing but arms of the main comparison
+    ``values`` and ``value`` as `paired` takes them. A scale where nothing but arms of the main comparison
     was run answers question 1, and is left out here.
     """
     parts = []
@@ -112,27 +129,36 @@ def contrasts(values: pd.DataFrame, value: str, weighted: dict) -> pd.DataFrame:
     counts where all arms of the sum have run. Columns and tests as `paired`, with the name as the arm, and
     Holm's correction over all names of a scale.
     """
-    parts = [values[:0][["scale", "seed", value]].assign(arm="")]
+    index = ["scale", "seed", *_units(values)]
+    parts = [values[:0][[*index, value]].assign(arm="")]
     for name, weights in weighted.items():
         own = values[values["arm"].isin(list(weights))]
-        wide = own.pivot(index=["scale", "seed"], columns="arm", values=value).reindex(columns=list(weights))
+        wide = own.pivot(index=index, columns="arm", values=value).reindex(columns=list(weights))
         total = (wide * pd.Series(weights)).sum(axis=1, skipna=False).dropna()
         parts.append(total.rename(value).reset_index().assign(arm=name))
     sums = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
     order = list(dict.fromkeys(values["scale"]))
     sums = sums.sort_values("scale", key=lambda names: names.map(order.index), kind="stable")
-    nothing = sums.drop_duplicates(["scale", "seed"]).assign(**{value: 0.0, "arm": _NOTHING})
+    nothing = sums.drop_duplicates(index).assign(**{value: 0.0, "arm": _NOTHING})
     return paired(pd.concat([nothing, sums], ignore_index=True), value, _NOTHING)
 
 
-def _difference(differences):
-    """Estimate, low, high, number and p of a series of differences, one a seed; NaN entries are left out."""
-    d = differences.dropna().to_numpy(dtype=float)
+def _difference(differences, prompts):
+    """Estimate, low, high, number and p of differences, a row a seed and a column a prompt, or a series by
+    seed; seeds without any are left out."""
+    table = pd.DataFrame(differences).dropna(how="all")
+    if prompts == "shared" and table.isna().any(axis=None):
+        raise ValueError(
+            f"seeds {', '.join(map(str, table.index))} do not share all of their {table.shape[1]} prompts: "
+            'evaluate them on the same suites, or compare them with prompts="nested"'
+        )
+    rows = [row[~np.isnan(row)] for row in table.to_numpy(dtype=float)]
+    d = np.array([row.mean() for row in rows])
     if d.size == 0:
         return [float("nan")] * 3 + [0, float("nan")]
     if d.size == 1:
         return [float(d[0]), float("nan"), float("nan"), 1, float("nan")]
-    found = statistics.bootstrap_interval(d[:, None])
+    found = statistics.bootstrap_interval(rows, prompts=prompts)
     if np.ptp(d) > 1e-12 * np.abs(d).max():
         p = float(stats.ttest_1samp(d, 0.0).pvalue)
     else:
@@ -159,24 +185,32 @@ def answer(found: pd.DataFrame, factor=100, unit="points", level=0.05, of="arms"
     return "\n".join(parts) if parts else "no runs to compare"
 
 
-def summary(evaluations: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Scores of each run by suite and over "all", with what it spent: compact enough to keep of every run.
+def kept(load) -> pd.DataFrame:
+    """What is kept of runs whose steps are not: each held-out prompt at the last step, and what was spent.
 
-    Columns: scale, arm, seed, suite, mean, passed, prompts, rollouts, tokens (completion tokens in training).
+    ``load`` finished runs of the run store (`gdro.runs.Frames`). Columns: scale, arm, seed, step, suite,
+    prompt_id, correct, k; rollouts and tokens (completion tokens) that training took; commit.
     """
-    whole = scores(evaluations).assign(suite=ALL)
-    spent = steps.groupby(RUN, sort=False)[["rollouts_total", "tokens_total"]].max()
-    spent = spent.rename(columns=lambda name: name.removesuffix("_total")).reset_index()
-    table = pd.concat([scores(evaluations, ["suite"]), whole], ignore_index=True).merge(spent, on=RUN)
-    names = [*RUN, "suite", "mean", "passed", "prompts", "rollouts", "tokens"]
-    return table.sort_values(RUN, kind="stable")[names].reset_index(drop=True)
+    names = {"rollouts": "rollouts", "tokens": "tokens", "git_commit": "commit"}
+    spent = pd.DataFrame(
+        [
+            {
+                **dict(zip(RUN, (key.scale, key.arm, key.seed), strict=True)),
+                **{new: m[old] for old, new in names.items()},
+            }
+            for key, m in zip(load.runs, load.manifests.values(), strict=True)
+        ],
+        columns=[*RUN, *names.values()],
+    )
+    rows = final_step(load.evaluations)[[*RUN, "step", "suite", "prompt_id", "correct", "k"]]
+    return rows.merge(spent, on=RUN, how="left", validate="many_to_one")
 
 
-def collected(loads, kept: pd.DataFrame) -> pd.DataFrame:
-    """`summary` of several loads of the run store (`gdro.runs.Frames`, empty ones too), then the scores that
-    were ``kept`` of others; a run that comes twice counts as it came first."""
-    own = [summary(load.evaluations, load.steps) for load in loads if load.runs]
-    return pd.concat([*own, kept], ignore_index=True).drop_duplicates([*RUN, "suite"])
+def collected(loads, others: pd.DataFrame) -> pd.DataFrame:
+    """`kept` of several loads of the run store, empty ones too, then of the ``others``; a run that comes
+    twice counts as it came first."""
+    parts = [kept(load) for load in loads if load.runs]
+    return pd.concat([*parts, others], ignore_index=True).drop_duplicates([*RUN, "prompt_id"])
 
 
 def smoothed(steps: pd.DataFrame, window: int = 10) -> pd.DataFrame:

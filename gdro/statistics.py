@@ -258,6 +258,9 @@ def _resample(groups, statistic, resamples, seed, prompts):
         size = min(step, resamples - start)
         chosen = rng.integers(seeds, size=(size, seeds))
         shared = rng.integers(widest, size=(size, widest)) if prompts == "shared" else None
+        if shared is not None and statistic is np.mean:
+            totals[start : start + size] = _sums_of_means(np.stack(groups), chosen, shared)
+            continue
         for s, group in enumerate(groups):
             for slot in range(seeds):
                 rows = np.flatnonzero(chosen[:, slot] == s)
@@ -266,6 +269,18 @@ def _resample(groups, statistic, resamples, seed, prompts):
                 if rows.size:
                     totals[start + rows] += statistic(group[:, draw], axis=-1).T
     return totals / seeds
+
+
+def _sums_of_means(groups, chosen, shared):
+    """(R, M) sums over chosen seeds (R, S) of the means over the drawn prompts (R, P) of (S, M, P) values.
+
+    Prompts are counted instead of gathered, which is far quicker.
+    """
+    size, width = shared.shape
+    places = shared + width * np.arange(size)[:, None]
+    drawn = np.bincount(places.ravel(), minlength=size * width).reshape(size, width)
+    means = groups @ (drawn.T / width)  # (S, M, R)
+    return means[chosen, :, np.arange(size)[:, None]].sum(axis=1)
 
 
 def _percentiles(estimate, draws, level):

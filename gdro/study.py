@@ -32,7 +32,7 @@ __all__ = [
     "find_runs",
     "job",
     "joined",
-    "kept_scores",
+    "kept_runs",
     "load_runs",
     "outdated",
     "plan_cell",
@@ -248,14 +248,13 @@ def find_runs(store, scales, arms, seeds):
     return runs.load_keys(folder, [RunKey(*c) for c in there]), commands
 
 
-def kept_scores(place) -> pd.DataFrame:
-    """Scores of runs by suite, as `gdro.evidence.summary` gives them: those of every finished run where
-    ``place`` is a run store, those that were kept where it is a CSV file."""
+def kept_runs(place) -> pd.DataFrame:
+    """The held-out prompts of runs, as `gdro.evidence.kept` gives them: of every finished run where ``place``
+    is a run store, of those that were kept where it is a parquet file."""
     path = resolve(place)
     if not path.is_dir():
-        return pd.read_csv(path)
-    found = runs.load_keys(path, runs.list_runs(path))
-    return evidence.summary(found.evaluations, found.steps)
+        return pd.read_parquet(path)
+    return evidence.kept(runs.load_keys(path, runs.list_runs(path)))
 
 
 def outdated(store, scale: str, arm: str, seed: int) -> list[str]:

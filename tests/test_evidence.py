@@ -1,4 +1,4 @@
-"""Arms paired by seed: counted by hand, against scipy, and in cases where nothing can be said."""
+"""Arms paired by seed and prompt: counted by hand, against scipy, and in cases where nothing can be said."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from gdro import evidence, figures
+from gdro import evidence, figures, statistics
+from gdro.runs import RunKey
 
 RUN = ["scale", "arm", "seed"]
 
@@ -50,6 +51,49 @@ def test_only_seeds_that_both_have_are_compared():
     table = values(grpo=[0.1, 0.2, 0.3], other=[0.2, 0.3])
     found = evidence.paired(table, "value")
     assert (found["seeds"].item(), found["estimate"].item()) == (2, pytest.approx(0.1))
+
+
+def rates(by_arm, suites=("a", "a", "b")):
+    """Rows of `evidence.by_prompt`: {arm: (S, P) values} of the same prompts in every seed."""
+    rows = [
+        ("s", arm, seed, suites[i], f"p{i}", v)
+        for arm, own in by_arm.items()
+        for seed, line in enumerate(own)
+        for i, v in enumerate(line)
+    ]
+    return pd.DataFrame(rows, columns=[*RUN, "suite", "prompt_id", "value"])
+
+
+def test_prompts_are_paired_and_resampled_too():
+    rng = np.random.default_rng(4)
+    base = rng.uniform(size=(4, 3))
+    other = base + rng.normal(0.1, 0.2, size=(4, 3))
+    found = evidence.paired(rates({"grpo": base, "other": other}), "value").iloc[0]
+    wanted = statistics.paired_difference(other, base)
+    assert found[["estimate", "low", "high"]].tolist() == pytest.approx(
+        [wanted.estimate, wanted.low, wanted.high]
+    )
+    assert found["p"] == pytest.approx(stats.ttest_rel(other.mean(1), base.mean(1)).pvalue)
+    by_suite = evidence.paired(rates({"grpo": base, "other": other}), "value", by=["suite"])
+    assert by_suite.set_index("suite").loc["b", "estimate"] == pytest.approx((other - base)[:, 2].mean())
+
+
+def test_prompts_that_seeds_do_not_share_must_be_said_to_be_nested():
+    table = rates({"grpo": np.zeros((2, 3)), "other": np.array([[0.2, 0.4, 0.6], [0.1, 0.1, 0.7]])})
+    some = table[~((table["seed"] == 1) & (table["prompt_id"] == "p2"))]
+    with pytest.raises(ValueError, match=r'seeds 0, 1 do not share all of their 3 prompts.*"nested"'):
+        evidence.paired(some, "value")
+    found = evidence.paired(some, "value", prompts="nested").iloc[0]
+    assert found["estimate"] == pytest.approx((0.4 + 0.1) / 2)
+    assert 0.1 <= found["low"] < found["high"] <= 0.6
+
+
+def test_a_contrast_is_taken_prompt_by_prompt():
+    rng = np.random.default_rng(5)
+    table = rates({arm: rng.uniform(size=(3, 3)) for arm in ("grpo", "other", "third")})
+    found = evidence.contrasts(table, "value", {"other": {"other": 1, "grpo": -1}})
+    two = table[table["arm"] != "third"]
+    pd.testing.assert_frame_equal(found, evidence.paired(two, "value"))
 
 
 def test_holm_counts_the_arms_of_a_scale():
@@ -214,7 +258,7 @@ def test_scores_by_initial_successes_and_the_lowest_suite():
     assert found.loc[("x", 0), "passed"] == 1.0
     lowest = evidence.lowest_suite(table)
     assert set(lowest["suite"]) == {"b"}
-    assert lowest.set_index("arm")["mean"].to_dict() == {"grpo": 0.25, "x": 0.5}
+    assert lowest.groupby("arm")["mean"].mean().to_dict() == {"grpo": 0.25, "x": 0.5}
 
 
 def test_rollouts_to_match_is_the_first_time_the_goal_is_met():
@@ -240,25 +284,30 @@ def test_at_equal_tokens_the_dear_run_stops_early():
     assert found["tokens_total"].to_dict() == {"grpo": 400, "dear": 400}
 
 
-def test_a_summary_has_every_suite_and_all_of_them_with_what_they_cost():
-    table = evidence.summary(evaluation(9, "grpo", [2, 8, 0, 4]), steps("grpo", [0.1, 0.2]))
-    assert table["suite"].tolist() == ["a", "b", "all"]
-    assert table["mean"].tolist() == [0.625, 0.25, 0.4375]
-    assert table["passed"].tolist() == [1.0, 0.5, 0.75]
-    assert set(table["rollouts"]) == {20}
-    assert set(table["tokens"]) == {200}
+def load(arm, correct):
+    """As the run store gives one finished run."""
+    key = RunKey("s", arm, 0)
+    rows = pd.concat([evaluation(0, arm, [0] * len(correct)), evaluation(9, arm, correct)])
+    manifest = {"rollouts": 20, "tokens": 200, "git_commit": "abc", "settings": {}}
+    return SimpleNamespace(runs=(key,), evaluations=rows, manifests={str(key): manifest})
+
+
+def test_what_is_kept_of_a_run_is_its_last_step_and_what_it_cost():
+    table = evidence.kept(load("grpo", [2, 8, 0, 4]))
+    assert set(table["step"]) == {9}
+    assert table["correct"].tolist() == [2, 8, 0, 4]
+    assert table[["rollouts", "tokens", "commit"]].drop_duplicates().to_numpy().tolist() == [[20, 200, "abc"]]
+    found = evidence.by_prompt(table)
+    assert found["mean"].tolist() == [0.25, 1.0, 0.0, 0.5]
+    assert found["passed"].tolist() == [1.0, 1.0, 0.0, 1.0]
 
 
 def test_a_run_that_is_kept_twice_counts_once():
-    def load(arm, correct):
-        return SimpleNamespace(
-            runs=(arm,), evaluations=evaluation(9, arm, correct), steps=steps(arm, [0.1, 0.2])
-        )
-
-    loads = [load("grpo", [2, 8, 0, 4]), load("x", [0, 0, 0, 0]), SimpleNamespace(runs=())]
-    kept = pd.concat([evidence.summary(load(a, [8] * 4).evaluations, load(a, []).steps) for a in ("x", "y")])
-    found = evidence.collected(loads, kept).query("suite == 'all'").set_index("arm")["mean"]
-    assert found.to_dict() == {"grpo": 0.4375, "x": 0.0, "y": 1.0}
+    nothing = SimpleNamespace(runs=(), manifests={})
+    others = pd.concat([evidence.kept(load(arm, [8] * 4)) for arm in ("x", "y")])
+    found = evidence.collected([load("grpo", [2, 8, 0, 4]), load("x", [0] * 4), nothing], others)
+    means = evidence.by_prompt(found).groupby("arm")["mean"].mean()
+    assert means.to_dict() == {"grpo": 0.4375, "x": 0.0, "y": 1.0}
 
 
 def test_the_figure_shows_each_estimate_and_fills_those_that_hold():

@@ -207,6 +207,13 @@ def test_other_statistics_and_unequal_seeds():
     assert 0 <= interval.low <= interval.high <= 8
 
 
+def test_counting_prompts_gives_the_means_of_gathering_them():
+    values = np.random.default_rng(6).normal(size=(3, 40))
+    counted = bootstrap_interval(values)
+    gathered = bootstrap_interval(values, statistic=lambda v, axis: np.mean(v, axis=axis))
+    assert (counted.low, counted.high) == pytest.approx((gathered.low, gathered.high), abs=1e-12)
+
+
 def test_chunks_do_not_change_what_is_resampled(monkeypatch):
     values = np.random.default_rng(8).random((3, 50))
     whole = bootstrap_interval(values, resamples=4000)

@@ -360,12 +360,11 @@ def test_a_run_that_another_process_writes_is_left_to_it(small, tmp_path):
         assert snapshot(start) == before
 
 
-def test_scores_come_from_a_store_or_from_the_file_that_keeps_them(tmp_path):
+def test_kept_runs_come_from_a_store_or_from_the_file_that_keeps_them(tmp_path):
     store = tmp_path / "store"
     finished_run(store, key())
-    found = study.kept_scores(store)
-    overall = found[found["suite"] == "all"].iloc[0]
-    assert overall["mean"] == pytest.approx(21 / 48)
-    assert overall[["rollouts", "tokens"]].tolist() == [48, 480]
-    found.to_csv(tmp_path / "kept.csv", index=False)
-    pd.testing.assert_frame_equal(study.kept_scores(tmp_path / "kept.csv"), found)
+    found = study.kept_runs(store)
+    assert found["correct"].sum() / found["k"].sum() == pytest.approx(21 / 48)
+    assert found[["rollouts", "tokens"]].drop_duplicates().to_numpy().tolist() == [[48, 480]]
+    found.to_parquet(tmp_path / "kept.parquet", index=False)
+    pd.testing.assert_frame_equal(study.kept_runs(tmp_path / "kept.parquet"), found)

@@ -201,7 +201,7 @@ def test_checksums_of_the_data_folder():
     listed = dict(
         re.findall(r"`([^`]+)` \| `([0-9a-f]{64})`", (root / "README.md").read_text(encoding="utf-8"))
     )
-    kept = ("models/*/*", "prompts/*", "tiny/*/*", "reported/*", "overhead/*", "*.csv")
+    kept = ("models/*/*", "prompts/*", "tiny/*/*", "reported/*", "overhead/*", "*.csv", "*.parquet")
     found = {p.relative_to(root).as_posix() for pattern in kept for p in root.glob(pattern)}
     assert found == set(listed)
     for name in sorted(found):
