@@ -18,7 +18,10 @@ MAIN_ARMS = (
     "rollout-gdro-variance",
 )
 BASELINES = ("dapo-filter", "sqrt-law", "class-gdro", "class-gdro-ema")
-SEEN = "seeds 0 to 2 at tiny-s, seed 0 at tiny-m and tiny-l, of the six main arms"
+SEEN = (
+    "seeds 0 to 2 at tiny-s, seed 0 at tiny-m, and five seeds of an earlier tiny-l, in which plain GRPO "
+    "opened one family less, of the six main arms"
+)
 PAIRED = (
     "differences paired by seed and prompt; hierarchical bootstrap over seeds, then prompts; 95 % intervals, "
     "and Holm's correction over the arms compared in one question"
