@@ -1,4 +1,4 @@
-"""Curves of training: several arms against rollouts spent, or one run as it goes."""
+"""Curves of training: several arms against rollouts or tokens spent, or one run as it goes."""
 
 import matplotlib as mpl
 import pandas as pd
@@ -37,6 +37,31 @@ def training_curves(steps, bins, smooth=5) -> Figure:
     return figure
 
 
+def token_curves(steps, smooth=5) -> Figure:
+    """Pass rate of the batch over the completion tokens that training has taken, a panel a scale.
+
+    As `training_curves` otherwise: at equal rollouts an arm that writes longer answers spends more.
+    """
+    scales, table = scales_of(steps), token_data(steps)
+    with style():
+        figure, axes = grid(1, len(scales), 2.3, foot=0.5)
+        for axis, scale in zip(axes[0], scales, strict=True):
+            own = table[table["scale"] == scale]
+            for arm in dict.fromkeys(own["arm"]):
+                curve(axis, own[own["arm"] == arm], arm, smooth, spent="tokens")
+            axis.set(title=f"{scale}: pass rate of the batch", xlabel="completion tokens (thousands)")
+            seeds_note(axis, [own.groupby("arm")["seed"].nunique().agg(["min", "max"])])
+        legend_below(figure, axes[0, 0])
+    return figure
+
+
+def token_data(steps) -> pd.DataFrame:
+    """The numbers behind `token_curves`: scale, arm, seed, cycle, tokens (thousands), value."""
+    rows = steps.groupby(["scale", "arm", "seed", "cycle"], sort=False)
+    table = pd.DataFrame({"tokens": rows["tokens_total"].max() / 1000, "value": rows["pass_rate"].mean()})
+    return table.dropna().reset_index()
+
+
 def curve_data(steps, bins) -> pd.DataFrame:
     """The numbers behind `training_curves`, in one long table."""
     panels = _curve_panels(steps, bins)
@@ -59,10 +84,11 @@ def _curve_panels(steps, bins):
     }
 
 
-def curve(axis, frame, arm, smooth=1):
-    """One arm's curve: a mean over seeds with the range over seeds as a band; returns the axis."""
+def curve(axis, frame, arm, smooth=1, spent="rollouts"):
+    """One arm's curve over what its cycles have ``spent``: a mean over seeds with the range over seeds as a
+    band; returns the axis."""
     wide = frame.pivot(index="cycle", columns="seed", values="value").rolling(smooth, min_periods=1).mean()
-    at = frame.groupby("cycle")["rollouts"].mean()
+    at = frame.groupby("cycle")[spent].mean()
     drawn = arm_style(arm)
     axis.plot(at, wide.mean(axis=1), color=drawn["color"], linestyle=drawn["linestyle"], label=label(arm))
     if wide.shape[1] > 1:

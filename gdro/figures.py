@@ -13,7 +13,14 @@ from gdro.figure_prompts import fig03, fig04, fig05, fig06a
 from gdro.figure_results import benchmark_bars, fig01, reported_bars, reported_table1, tail_bars
 from gdro.figure_rollouts import fig06b, fig07, fig08, fig09
 from gdro.figure_style import ARM_STYLE, BIN_MAP, arm_style, bin_colours, save, style
-from gdro.figure_training import curve, curve_data, run_curves, training_curves
+from gdro.figure_training import (
+    curve,
+    curve_data,
+    run_curves,
+    token_curves,
+    token_data,
+    training_curves,
+)
 
 __all__ = [
     "ARM_STYLE",
@@ -43,6 +50,8 @@ __all__ = [
     "save",
     "style",
     "tail_bars",
+    "token_curves",
+    "token_data",
     "training_curves",
     "worst_groups",
 ]

@@ -17,10 +17,10 @@ from gdro.outcomes import SIGNALS
 from gdro.prompt_gdro import PromptGDRO
 from gdro.rollout_gdro import RolloutGDRO
 from gdro.shuffled import ShuffledPromptGDRO
-from gdro.sqrt_law import SquareRootLaw
+from gdro.sqrt_law import LossProportional, SquareRootLaw
 
 PROMPT_RULES = ("gdro", "shuffled")
-ROLLOUT_RULES = ("gdro", "sqrt-law", "released")
+ROLLOUT_RULES = ("gdro", "sqrt-law", "loss", "released")
 
 
 def _option(default, text):
@@ -68,7 +68,9 @@ class GDROOptions:
 
     rollouts_min: int = _option(2, "Smallest arm.")
     rollouts_max: int = _option(12, "Largest arm.")
-    rollout_rule: str = _option("gdro", "'gdro', 'sqrt-law' (eq. 30, no bandit) or 'released'.")
+    rollout_rule: str = _option(
+        "gdro", "'gdro', 'released', or without a bandit 'sqrt-law' (eq. 30) or 'loss' (in proportion)."
+    )
     arm_step_size: float = _option(0.65, "Step size over the arms.")
     arm_exploration: float = _option(0.01, "Exploration over the arms.")
     arm_ema_rate: float | None = _option(0.4, "Rate of the arms' moving average; None accumulates.")
@@ -108,6 +110,11 @@ class GDROOptions:
         checks.one_of("signal", self.signal, SIGNALS)
         checks.one_of("prompt_rule", self.prompt_rule, PROMPT_RULES)
         checks.one_of("rollout_rule", self.rollout_rule, ROLLOUT_RULES)
+        if self.rollout_rule == "loss" and self.signal == "surrogate":
+            raise ValueError(
+                "rollout_rule='loss' needs a signal that is never negative, got 'surrogate': set signal to "
+                "'error' or 'spread', or rollout_rule to 'gdro'"
+            )
         checks.one_of("rollout_weighting", self.rollout_weighting, ("per_prompt", "per_response"))
         checks.one_of("advantage_std", self.advantage_std, ("sample", "population"))
         checks.real_number("success_threshold", self.success_threshold)
@@ -179,6 +186,8 @@ class GDROOptions:
             checks.one_of(f"budget under rollout_rule {self.rollout_rule!r}", budget, ("exact",))
         if self.rollout_rule == "sqrt-law":
             return SquareRootLaw(num_bins, self._arms, mean_budget)
+        if self.rollout_rule == "loss":
+            return LossProportional(num_bins, self._arms, mean_budget)
         if self.rollout_rule == "released":
             return RolloutGDRO.released(num_bins, self._arms, mean_budget, self.price_step_size)
         return self._bandit(num_bins, mean_budget, budget)

@@ -236,6 +236,26 @@ _ASKED = (
         analysis="mean over the last 40 % of cycles a seed, interval over seeds",
         seen=SEEN,
     ),
+    Question(
+        13,
+        "Does any setting gain ten per cent in pass@8 over GRPO at a better learning rate?",
+        "none does; at tiny-l rollouts in proportion to the failure rate, per response, come nearest, "
+        "because the fifth family opens in more of their runs",
+        "pass@8 and mean@8 over all suites, relative to GRPO, and to GRPO at 1.5 times its rate",
+        (
+            "grpo",
+            "grpo-rate-more",
+            _ERROR,
+            "prompt-gdro-error-mean-one",
+            "rollout-gdro-variance-flat",
+            "sqrt-law-failure",
+            "sqrt-law-failure-flat",
+            "joint-argued-flat",
+        ),
+        ("tiny-s", "tiny-l"),
+        seen="the runs of questions 4, 5, 8, 9 and 10 at tiny-s, seed 0 of four main arms at tiny-l; asked "
+        "after them",
+    ),
 )
 
 QUESTIONS = MappingProxyType({question.number: question for question in _ASKED})

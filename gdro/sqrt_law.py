@@ -1,4 +1,5 @@
-"""A baseline without a bandit: rollouts by the reward variance seen so far, at the exact budget."""
+"""Baselines without a bandit, at the exact budget: rollouts by the reward variance, or by the loss, seen so
+far."""
 
 import json
 from collections.abc import Sequence
@@ -80,9 +81,14 @@ class SquareRootLaw(BudgetedRule):
         Args: ``bins`` (P,) integers in [-1, B), -1 left out; ``losses`` (P,) finite; ``variances`` (P,) >= 0,
         NaN for a prompt with fewer than two scored rollouts. Raises, nothing changed, for anything else.
         """
-        bins = Batch.checked(bins, self.num_bins).bins
-        checks.finite_array("losses", losses, size=bins.size, remedy="give bin -1 and loss 0 instead")
+        bins, _ = self._checked(bins, losses)
         self._variance.observe(bins, variances)
+
+    def _checked(self, bins, losses):
+        bins = Batch.checked(bins, self.num_bins).bins
+        return bins, checks.finite_array(
+            "losses", losses, size=bins.size, remedy="give bin -1 and loss 0 instead"
+        )
 
     def state_dict(self) -> dict:
         """Arrays and plain values that `load_state_dict` takes back."""
@@ -94,6 +100,39 @@ class SquareRootLaw(BudgetedRule):
     def load_state_dict(self, state: dict) -> None:
         """Continue from ``state``; raises ``ValueError``, nothing changed, for other settings (both sides are
         named) or a damaged state."""
-        checks.check_settings("SquareRootLaw", asdict(self.settings), state)
-        checked = self._variance.checked_state("SquareRootLaw", state)
+        checks.check_settings(type(self).__name__, asdict(self.settings), state)
+        checked = self._variance.checked_state(type(self).__name__, state)
         self._variance.values, self._variance.counts = checked
+
+
+class LossProportional(SquareRootLaw):
+    """Rollouts in proportion to the running mean of each bin's loss, as nearly as whole numbers go.
+
+    The square-root law (30) with v_b the squared mean loss, so that the real-valued optimum is n_b = n_bar
+    l_b / sum_j q_j l_j. With losses 1 - p a bin gets rollouts by how often it fails. Not in the paper.
+
+    Arguments as `SquareRootLaw`; losses must not be negative.
+
+    >>> rule = LossProportional(2, (2, 3, 4, 5, 6), 4)
+    >>> rule.observe([0, 1], [0.9, 0.3])
+    >>> rule.plan([0, 1, 1, 0], np.random.default_rng(0))
+    array([6, 2, 2, 6])
+    """
+
+    @property
+    def variances(self) -> np.ndarray:
+        """(B,) squared mean losses, which the next plan is made with."""
+        return super().variances ** 2
+
+    def observe(self, bins: ArrayLike, losses: ArrayLike, *, variances: ArrayLike | None = None) -> None:
+        """Fold in the losses of a batch (P,), finite and >= 0; ``variances`` are not used.
+
+        Args: ``bins`` (P,) integers in [-1, B), -1 left out. Raises, nothing changed, for anything else.
+        """
+        bins, checked = self._checked(bins, losses)
+        if checked.size and checked.min() < 0:
+            raise ValueError(
+                f"a loss is {checked.min()}: rollouts in proportion to the loss need losses of at least 0; "
+                "use signal 'error' or 'spread'"
+            )
+        self._variance.observe(bins, checked)

@@ -156,6 +156,21 @@ VARIANTS = registry(
     ),
     _change("rollout-gdro", "released", "the arms never learn (released code)", rollout_rule="released"),
     _change("sqrt-law", "flat", "all responses have equal gradient weight", label="per response", **_FLAT),
+    _change(
+        "sqrt-law",
+        "failure",
+        "rollouts are in proportion to the failure rate",
+        label="failure rate",
+        rollout_rule="loss",
+    ),
+    _change(
+        "sqrt-law",
+        "failure-flat",
+        "rollouts are in proportion to the failure rate, and all responses have equal gradient weight",
+        label="failure rate, per response",
+        rollout_rule="loss",
+        rollout_weighting="per_response",
+    ),
     # how bins are made
     _change(_ERROR, "bins-3", "there are 3 bins", num_bins=3),
     _change(_ERROR, "bins-6", "there are 6 bins", num_bins=6),

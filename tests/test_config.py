@@ -85,8 +85,9 @@ def test_the_controller_has_the_parts_that_were_asked_for(tmp_path):
     assert made.classifier.num_prompts == 9
     assert tuple(made.rollout.arms) == (2, 3, 4, 5, 6)
     assert made.rollout.mean_budget == made.mean_budget == 4
-    rule = config(tmp_path, rollout_gdro=True, rollout_rule="sqrt-law").build_controller(9).rollout
-    assert type(rule).__name__ == "SquareRootLaw"
+    for name, kind in {"sqrt-law": "SquareRootLaw", "loss": "LossProportional"}.items():
+        rule = config(tmp_path, rollout_gdro=True, rollout_rule=name).build_controller(9).rollout
+        assert type(rule).__name__ == kind
     off = config(tmp_path).build_controller(9)
     assert off.prompt is None
     assert off.rollout is None
@@ -96,6 +97,7 @@ REFUSED = [
     ({"preset": "papr"}, "unknown preset 'papr'; the known ones are 'paper', 'released', 'recommended'"),
     ({"signal": "loss"}, "unknown signal 'loss'"),
     ({"rollout_rule": "best"}, "unknown rollout_rule 'best'"),
+    ({"rollout_rule": "loss", "signal": "surrogate"}, "rollout_rule='loss' needs a signal that is never neg"),
     ({"rollout_weighting": "flat"}, "unknown rollout_weighting 'flat'"),
     ({"advantage_std": "none"}, "unknown advantage_std 'none'"),
     ({"advantage_clip": 0.0}, "advantage_clip must be above 0, got 0.0"),

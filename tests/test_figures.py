@@ -187,6 +187,19 @@ def test_training_curves_are_means_over_seeds(frames):
         figures.training_curves(steps.iloc[:0], frames.bins)
 
 
+def test_token_curves_show_the_pass_rate_over_what_was_written(frames):
+    steps = frames.steps.assign(tokens_total=1000.0 * (frames.steps["cycle"] + 1))
+    figure = figures.token_curves(steps, smooth=1)
+    table = figures.token_data(steps)
+    arm = table["arm"].iloc[0]
+    line = figure.axes[0].lines[0]
+    assert line.get_xdata() == pytest.approx([1, 2, 3])
+    wanted = table[table["arm"] == arm].groupby("cycle")["value"].mean()
+    assert line.get_ydata() == pytest.approx(wanted.to_numpy())
+    with pytest.raises(ValueError, match="no scale to draw"):
+        figures.token_curves(steps.iloc[:0])
+
+
 def test_reported_values_never_look_measured():
     figure = figures.reported_table1(study.reported("table1"))
     for axis in figure.axes:

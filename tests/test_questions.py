@@ -1,13 +1,13 @@
-"""The questions of the study: twelve, complete, and about arms and scales that exist."""
+"""The questions of the study: in order, complete, and about arms and scales that exist."""
 
 import pytest
 
 from gdro import arms, questions, study_arms
 
 
-def test_twelve_questions_in_order():
+def test_the_questions_are_in_order():
     table = questions.table()
-    assert list(table.index) == list(questions.QUESTIONS) == list(range(1, 13))
+    assert list(table.index) == list(questions.QUESTIONS) == list(range(1, 14))
     assert not (table.map(str) == "").any().any()
 
 

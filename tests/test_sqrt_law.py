@@ -1,4 +1,4 @@
-"""The square-root-law baseline: its running variances by hand, its plans against the variance optimum."""
+"""The rules without a bandit: their running variances by hand, their plans against the variance optimum."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gdro.allocation import square_root_law, variance_optimal
 from gdro.reward_variance import RewardVariance
-from gdro.sqrt_law import SquareRootLaw
+from gdro.sqrt_law import LossProportional, SquareRootLaw
 
 ARMS = tuple(range(2, 13))
 
@@ -78,6 +78,37 @@ def test_planning_changes_nothing_and_a_fractional_mean_is_met():
     assert all(np.array_equal(rule.state_dict()[name], before[name]) for name in before)
     with pytest.raises(ValueError, match=r"3 prompts times mean_budget 4\.5 is 13\.5"):
         rule.plan([0, 0, 0], rng())
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.floats(0.01, 1.0), min_size=3, max_size=3), st.integers(3, 8))
+def test_rollouts_in_proportion_to_the_loss_are_the_law_of_its_square(losses, mean):
+    rule = LossProportional(3, ARMS, mean)
+    rule.observe([0, 1, 2], losses)
+    plan = rule.plan([0, 1, 2, 2], rng())
+    best = variance_optimal([1, 1, 2], np.square(losses), ARMS, 4 * mean)
+    assert plan.sum() == 4 * mean
+    for b, place in enumerate(([0], [1], [2, 3])):
+        np.testing.assert_array_equal(np.sort(plan[place]), np.repeat(ARMS, best[b]))
+
+
+def test_where_it_is_whole_the_share_of_rollouts_is_the_share_of_the_loss():
+    rule = LossProportional(4, ARMS, 4, ema_rate=0.25)
+    rule.observe([0, 1, 2, -1], [0.2, 0.4, 0.6, 9.0])
+    np.testing.assert_array_equal(rule.plan([0, 1, 2], rng()), [2, 4, 6])
+    np.testing.assert_allclose(rule.variances[3], 0.4**2)  # a bin not seen counts as the mean of the others
+    rule.observe([0, 0], [0.4, 0.6])
+    np.testing.assert_allclose(rule.variances[0], (0.75 * 0.2 + 0.25 * 0.5) ** 2)
+
+
+def test_a_negative_loss_has_no_proportion_and_changes_nothing():
+    rule = LossProportional(2, ARMS, 4)
+    rule.observe([0, 1], [0.2, 0.4])
+    with pytest.raises(ValueError, match=r"a loss is -0\.1: .* signal 'error' or 'spread'"):
+        rule.observe([0, 1], [0.3, -0.1])
+    np.testing.assert_allclose(rule.variances, [0.04, 0.16])
+    with pytest.raises(ValueError, match="num_bins: saved 2, here 3"):
+        LossProportional(3, ARMS, 4).load_state_dict(rule.state_dict())
 
 
 def test_state_round_trip_and_foreign_states():
