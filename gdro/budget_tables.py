@@ -120,7 +120,8 @@ class Table:
         edges = [*range(low, high + 1, _BLOCK), high + 1]
         blocks = [kind.combined(problem, self, b, *edge) for edge in pairwise(edges)]
         entries = _impossible(problem, kind.rows)
-        entries[:, problem.margin + low : problem.margin + high + 1] = np.concatenate(blocks, axis=-1)
+        if blocks:  # else the budget is beyond what the bins can spend
+            entries[:, problem.margin + low : problem.margin + high + 1] = np.concatenate(blocks, axis=-1)
         return Table(entries, self.prompts + int(problem.counts[b]))
 
     def at(self, problem, totals, row=0):

@@ -7,9 +7,9 @@ of other seeds and other prompts.
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import optimize, stats
 
-from gdro import statistics
+from gdro import checks, statistics
 from gdro.dynamics import RUN
 from gdro.questions import MAIN_ARMS, QUESTIONS
 from gdro.tables import final_step, label
@@ -73,20 +73,38 @@ def paired(
     differences that are all equal have no p either, and no difference at all has p = 1.
     Raises ``ValueError`` where seeds that are said to share their prompts do not.
     """
-    keys, columns = ["scale", *by], ["arm", *_units(values)]
+    keys = ["scale", *by]
     rows = []
+    for names, group in _differences(values, value, against, keys):
+        found = [[*names, arm, *_summary(own, prompts)] for arm, own in group.items()]
+        found = [row for row in found if row[-2]]
+        known = [row for row in found if not np.isnan(row[-1])]
+        adjusted = iter(statistics.holm([row[-1] for row in known])) if known else iter(())
+        rows += [[*row, float("nan") if np.isnan(row[-1]) else next(adjusted)] for row in found]
+    return pd.DataFrame(rows, columns=[*keys, *COLUMNS])
+
+
+def by_seed(values: pd.DataFrame, value: str, against: str = BASELINE, by=()) -> pd.DataFrame:
+    """The differences that `paired` sums up, one a seed. Columns: scale, ``by``, arm, seed, difference."""
+    keys = ["scale", *by]
+    rows = [
+        [*names, arm, seed, difference]
+        for names, group in _differences(values, value, against, keys)
+        for arm, own in group.items()
+        for seed, difference in own.mean(axis=1).dropna().items()
+    ]
+    return pd.DataFrame(rows, columns=[*keys, "arm", "seed", "difference"])
+
+
+def _differences(values, value, against, keys):
+    """Yield (names of the ``keys``, {arm: its differences, a row a seed, a column a prompt}) for each group
+    that has ``against``."""
     for names, part in values.groupby(keys, sort=False):
         arms = list(dict.fromkeys(part["arm"]))
-        if against not in arms:
-            continue
-        wide = part.pivot(index="seed", columns=columns, values=value)
-        base = wide[against]
-        group = [[*names, arm, *_difference(wide[arm] - base, prompts)] for arm in arms if arm != against]
-        group = [row for row in group if row[-2]]
-        known = [row for row in group if not np.isnan(row[-1])]
-        adjusted = iter(statistics.holm([row[-1] for row in known])) if known else iter(())
-        rows += [[*row, float("nan") if np.isnan(row[-1]) else next(adjusted)] for row in group]
-    return pd.DataFrame(rows, columns=[*keys, *COLUMNS])
+        if against in arms:
+            wide = part.pivot(index="seed", columns=["arm", *_units(values)], values=value)
+            base = wide[against]
+            yield names, {arm: pd.DataFrame(wide[arm] - base) for arm in arms if arm != against}
 
 
 def _units(values):
@@ -143,10 +161,10 @@ def contrasts(values: pd.DataFrame, value: str, weighted: dict) -> pd.DataFrame:
     return paired(pd.concat([nothing, sums], ignore_index=True), value, _NOTHING)
 
 
-def _difference(differences, prompts):
-    """Estimate, low, high, number and p of differences, a row a seed and a column a prompt, or a series by
-    seed; seeds without any are left out."""
-    table = pd.DataFrame(differences).dropna(how="all")
+def _summary(differences, prompts):
+    """Estimate, low, high, number and p of differences, a row a seed and a column a prompt; seeds without any
+    are left out."""
+    table = differences.dropna(how="all")
     if prompts == "shared" and table.isna().any(axis=None):
         raise ValueError(
             f"seeds {', '.join(map(str, table.index))} do not share all of their {table.shape[1]} prompts: "
@@ -173,6 +191,8 @@ def answer(found: pd.DataFrame, factor=100, unit="points", level=0.05, of="arms"
     >>> one = {"scale": "s", "arm": "joint", "estimate": -0.03, "p_holm": 0.01}
     >>> answer(pd.DataFrame([one, {**one, "arm": "grpo-mean-8", "p_holm": 0.4}]))
     's: both -3.0 points (1 of 2 arms)'
+    >>> answer(pd.DataFrame([{**one, "p_holm": 0.4}]))
+    's: no difference shown (0 of 1 arms)'
     """
     parts = []
     for scale, own in found.groupby("scale", sort=False):
@@ -180,9 +200,43 @@ def answer(found: pd.DataFrame, factor=100, unit="points", level=0.05, of="arms"
         named = [
             f"{label(arm)} {factor * e:+.1f}" for arm, e in zip(sure["arm"], sure["estimate"], strict=True)
         ]
-        held = f"{', '.join(named)} {unit}" if named else "no difference"
+        held = f"{', '.join(named)} {unit}" if named else "no difference shown"
         parts.append(f"{scale}: {held} ({len(sure)} of {len(own)} {of})")
     return "\n".join(parts) if parts else "no runs to compare"
+
+
+def detectable(spread: float, seeds: int, comparisons: int = 1, power: float = 0.8, level: float = 0.05):
+    """The smallest true difference that a paired t test over ``seeds`` seeds shows with this ``power``.
+
+    Args: ``spread`` standard deviation of the differences over seeds, in the unit that is returned;
+    ``comparisons`` arms among which Holm's correction starts at ``level`` / comparisons. Two-sided.
+
+    >>> round(detectable(4.0, 5), 1), round(detectable(4.0, 5, comparisons=27), 1)
+    (6.7, 16.3)
+    """
+    df = checks.whole_number("seeds", seeds, low=2) - 1
+    critical = stats.t.isf(level / comparisons / 2, df)
+    # t exceeds critical where the mean exceeds critical * s: mean over the distribution of s
+    bars = critical * np.sqrt(stats.chi2.ppf((np.arange(4000) + 0.5) / 4000, df) / df)
+
+    def lack(effect):
+        return (stats.norm.sf(bars - effect) + stats.norm.sf(bars + effect)).mean() - power
+
+    return float(optimize.brentq(lack, 0, bars.max() + 10) * spread / np.sqrt(seeds))
+
+
+def opened(evaluations: pd.DataFrame, above: float = 0.8) -> pd.DataFrame:
+    """In how many of its seeds each arm ends above this mean@k, suite by suite: which skills a run opened.
+
+    A row a scale and arm, a column a suite, and the number of seeds in front.
+    """
+    found = scores(evaluations, ["suite"])
+    suites = list(dict.fromkeys(found["suite"]))
+    by = found.assign(there=found["mean"] > above).groupby(["scale", "arm", "suite"], sort=False)["there"]
+    table = by.sum().unstack("suite")[suites]
+    table.insert(0, "seeds", by.size().groupby(level=["scale", "arm"], sort=False).first())
+    order = list(dict.fromkeys(zip(found["scale"], found["arm"], strict=True)))
+    return table.loc[order]
 
 
 def kept(load) -> pd.DataFrame:
@@ -250,17 +304,24 @@ def at_equal(steps: pd.DataFrame, cost: str = "tokens_total", window: int = 10) 
     """Pass rate of each run where its ``cost`` is that of the cheapest run of its scale and seed.
 
     ``cost`` "tokens_total" (completion tokens) or "rollouts_total". Columns: scale, arm, seed, pass_rate
-    (mean over the ``window`` cycles up to there) and the cost.
+    (mean over the ``window`` cycles up to there) and the cost. Raises ``ValueError`` for a run whose first
+    window costs more than the cheapest run in all.
     """
     table = smoothed(steps, window)
     ends = table.groupby(RUN, sort=False)[cost].max()
     least = ends.groupby(level=["scale", "seed"]).min().rename("least").reset_index()
     within = table.merge(least, on=["scale", "seed"])
     within = within[within[cost] <= within["least"]]
+    late = ends.index.difference(pd.MultiIndex.from_frame(within[RUN]))
+    if len(late):
+        raise ValueError(
+            f"{'/'.join(map(str, late[0]))} spends more {cost} in its first {window} cycles than the "
+            "cheapest run of its scale and seed in all: use a smaller window"
+        )
     return within.groupby(RUN, sort=False).tail(1)[[*RUN, "pass_rate", cost]].reset_index(drop=True)
 
 
-def planned_noise(bins: pd.DataFrame, measured: pd.DataFrame, mean_budget, resamples=500, seed=0):
+def planned_noise(bins: pd.DataFrame, measured: pd.DataFrame, mean_budget, resamples=2000, seed=0):
     """How far each arm's plans lower the noise of the gradient against equal rollouts, as WSE (33) is summed.
 
     The noise of a plan is sum_b share_b s_b(n_b), s_b(n)^2 the mean over the prompts measured in bin b of the
@@ -295,7 +356,8 @@ def planned_noise(bins: pd.DataFrame, measured: pd.DataFrame, mean_budget, resam
         ratios = np.array(drawn)
         chosen = rng.integers(len(ratios), size=(resamples, len(ratios)))
         means = ratios[chosen, np.arange(1, resamples + 1)[:, None]].mean(axis=1)
-        low, high = np.quantile(means, [0.025, 0.975])
+        tail = statistics.tail_probability(0.95, len(ratios))
+        low, high = np.quantile(means, [tail, 1 - tail])
         rows.append([scale, arm, ratios[:, 0].mean(), low, high, len(ratios), np.mean(covered)])
     return pd.DataFrame(rows, columns=["scale", "arm", "estimate", "low", "high", "seeds", "covered"])
 

@@ -11,13 +11,14 @@ from gdro.figure_style import ARM_STYLE, WIDTH, empty, seeds_text, style
 OTHER = ("#606060", "-", "o")  # an arm without a style of its own
 
 
-def effects(found, title, unit="points of mean@8", factor=100, against="grpo") -> Figure:
+def effects(found, title, unit="points of mean@8", factor=100, against="grpo", seeds=None) -> Figure:
     """Each arm's difference from ``against`` with its interval, a panel a scale.
 
     Args: ``found`` as `gdro.evidence.paired` gives it (scale, arm, estimate, low, high, seeds, p_holm);
     ``title`` the answer; ``factor`` brings the estimates to ``unit``. A filled marker is a difference that
     holds after Holm's correction at 5 %, an open one is none that these runs can show; without an interval
     (one seed) there is the marker alone. ``against`` None: of contrasts, which have their baseline within.
+    ``seeds``: the same differences seed by seed (`gdro.evidence.by_seed`), drawn as dots.
     """
     scales = list(dict.fromkeys(found["scale"])) or [""]
     arms = list(dict.fromkeys(found["arm"]))
@@ -30,6 +31,10 @@ def effects(found, title, unit="points of mean@8", factor=100, against="grpo") -
             if own.empty:
                 empty(axis, "no runs to compare")
                 continue
+            if seeds is not None:
+                dots = seeds[(seeds["scale"] == scale) & seeds["arm"].isin(arms)]
+                at = dots["arm"].map(arms.index)
+                axis.plot(factor * dots["difference"], at + 0.28, ".", color="#909090", markersize=2.5)
             _points(axis, own, arms, factor)
             axis.set_title(f"{scale} ({seeds_text(own['seeds'])})")
         if arms:
@@ -63,7 +68,7 @@ def heterogeneity_map(found, note="") -> Figure:
 
     A row an arm, a column a step between families; in a panel transfer runs to the right and the share of
     hopeless prompts upwards. Args: ``found`` as `gdro.evidence.paired` gives it by transfer, step and
-    hopeless. A star marks what holds after Holm's correction over the arms of a place.
+    hopeless. A star marks what holds after the correction that ``p_holm`` was made by.
     """
     arms, steps = (list(dict.fromkeys(found[name])) for name in ("arm", "step"))
     reach = max(0.01, 100 * found["estimate"].abs().max())

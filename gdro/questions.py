@@ -1,7 +1,8 @@
 """What the study asks, written down before the runs that answer it: hypotheses, measures, seeds, analysis.
 
 A question stays as it was asked; what the runs say belongs to `notebooks/09_ablations` and is never entered
-here. Where runs had been seen before a question was written, ``seen`` says which.
+here. Where runs had been seen before a question was written, or before its runs were made again, ``seen``
+says which. Questions 1 to 12 came first; 13 was asked when some of them had been answered.
 """
 
 from dataclasses import dataclass
@@ -247,10 +248,13 @@ _ASKED = (
             "grpo-rate-more",
             _ERROR,
             "prompt-gdro-error-mean-one",
+            "prompt-gdro-error-rate-more",
             "rollout-gdro-variance-flat",
+            "rollout-gdro-variance-flat-rate-more",
             "sqrt-law-failure",
             "sqrt-law-failure-flat",
             "joint-argued-flat",
+            "joint-recommended",
         ),
         ("tiny-s", "tiny-l"),
         seen="the runs of questions 4, 5, 8, 9 and 10 at tiny-s, seed 0 of four main arms at tiny-l; asked "

@@ -207,10 +207,25 @@ VARIANTS = registry(
     _change(
         "joint", "argued-flat", "with the error signal, variances, no price, flat", **(_BOTH_ARGUED | _FLAT)
     ),
-    # plain GRPO with other steps
+    _change(
+        "joint",
+        "recommended",
+        'it is as GDROConfig(preset="recommended") sets it',
+        **(_BOTH_ARGUED | {"estimator": "unbiased", "pass_k": 1, "weight_normalization": "mean_one"}),
+    ),
+    # other steps
     _change("grpo", "rate-half", "half the learning rate", label="rate x 0.5", rate=0.5),
     _change("grpo", "rate-more", "one and a half times the learning rate", label="rate x 1.5", rate=1.5),
     _change("grpo", "rate-double", "twice the learning rate", label="rate x 2", rate=2.0),
+    _change(_ERROR, "rate-more", "one and a half times the learning rate", label="rate x 1.5", rate=1.5),
+    _change(
+        _VARIANCE,
+        "flat-rate-more",
+        "all responses have equal gradient weight, at one and a half times the learning rate",
+        label="per response, rate x 1.5",
+        rate=1.5,
+        **_FLAT,
+    ),
 )
 
 ARMS = MappingProxyType({**MAIN, **VARIANTS})

@@ -9,6 +9,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from gdro import budget_tables
 from gdro.allocation import (
     assignment_marginals,
     best_assignment,
@@ -327,3 +328,9 @@ def fastest(function, repeats):
         function()
         seconds.append(time.perf_counter() - start)
     return min(seconds)
+
+
+def test_a_budget_beyond_what_the_bins_can_spend_has_no_totals():
+    problem = budget_tables.Problem(np.array([1, 1]), np.zeros((2, 3)), 5)
+    assert budget_tables.best_totals(problem) is None
+    assert budget_tables.drawn_totals(problem, np.random.default_rng(0)) is None

@@ -131,7 +131,7 @@ def test_a_contrast_is_what_both_do_beyond_the_sum_of_each():
     assert found.loc["plain", "estimate"] == pytest.approx(0, abs=1e-12)
     row = found.loc["joined"]
     assert row["estimate"] == pytest.approx(0.025)
-    assert 0.02 <= row["low"] < row["high"] <= 0.03
+    assert 0.02 - 1e-9 <= row["low"] < row["high"] <= 0.03 + 1e-9
     assert row["p"] == pytest.approx(stats.ttest_1samp(beyond, 0).pvalue)
     assert row["seeds"] == 5
 
@@ -153,7 +153,7 @@ def test_contrasts_keep_the_order_of_the_scales():
         ["m", "one"],
         ["m", "two"],
     ]
-    assert evidence.answer(found, of="choices").startswith("s: no difference (0 of 2 choices)")
+    assert evidence.answer(found, of="choices").startswith("s: no difference shown (0 of 2 choices)")
 
 
 def test_a_contrast_needs_all_its_arms_in_a_seed():
@@ -292,6 +292,35 @@ def load(arm, correct):
     return SimpleNamespace(runs=(key,), evaluations=rows, manifests={str(key): manifest})
 
 
+def test_differences_by_seed_are_those_that_are_summed_up():
+    rng = np.random.default_rng(7)
+    table = rates({arm: rng.uniform(size=(4, 3)) for arm in ("grpo", "x", "y")})
+    found = evidence.by_seed(table, "value")
+    assert len(found) == 8
+    means = found.groupby("arm")["difference"].mean()
+    wanted = evidence.paired(table, "value").set_index("arm")["estimate"]
+    assert means.to_dict() == pytest.approx(wanted.to_dict())
+
+
+@pytest.mark.parametrize(("seeds", "arms"), [(5, 1), (5, 5), (20, 10)])
+def test_a_detectable_difference_is_shown_as_often_as_it_says(seeds, arms):
+    effect = evidence.detectable(2.0, seeds, comparisons=arms, power=0.7)
+    drawn = np.random.default_rng(8).normal(effect, 2.0, size=(40_000, seeds))
+    assert (stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.05 / arms).mean() == pytest.approx(0.7, abs=0.02)
+
+
+def test_opened_counts_the_seeds_that_end_high():
+    table = pd.concat([evaluation(9, "grpo", c, seed) for seed, c in enumerate(([8, 8, 0, 0], [8, 8, 8, 7]))])
+    found = evidence.opened(table)
+    assert found.loc[("s", "grpo")].to_dict() == {"seeds": 2, "a": 2, "b": 1}
+
+
+def test_a_run_too_dear_to_compare_is_named():
+    table = pd.concat([steps("grpo", [0.1, 0.2]), steps("dear", [0.2, 0.4], tokens=900)])
+    with pytest.raises(ValueError, match=r"s/dear/0 spends more tokens_total in its first 1 cycles"):
+        evidence.at_equal(table, window=1)
+
+
 def test_what_is_kept_of_a_run_is_its_last_step_and_what_it_cost():
     table = evidence.kept(load("grpo", [2, 8, 0, 4]))
     assert set(table["step"]) == {9}
@@ -314,11 +343,13 @@ def test_the_figure_shows_each_estimate_and_fills_those_that_hold():
     base = np.linspace(0.4, 0.6, 6)
     sure = base + np.array([0.09, 0.1, 0.11, 0.1, 0.09, 0.11])
     unsure = base + np.array([0.1, -0.1, 0.1, -0.1, 0.02, -0.01])
-    found = evidence.paired(values(grpo=base, joint=sure, other=unsure), "value")
-    figure = figures.effects(found, evidence.answer(found))
-    markers = {
-        line.get_ydata()[0]: line for line in figure.axes[0].lines if line.get_marker() not in ("None", "")
-    }
+    table = values(grpo=base, joint=sure, other=unsure)
+    found, dots = evidence.paired(table, "value"), evidence.by_seed(table, "value")
+    figure = figures.effects(found, evidence.answer(found), seeds=dots)
+    lines = [line for line in figure.axes[0].lines if line.get_marker() not in ("None", "")]
+    (drawn,) = [line for line in lines if line.get_marker() == "."]
+    assert sorted(drawn.get_xdata()) == pytest.approx(sorted(100 * dots["difference"]))
+    markers = {line.get_ydata()[0]: line for line in lines if line is not drawn}
     by_arm = dict(zip(found["arm"], markers.values(), strict=True))
     assert by_arm["joint"].get_xdata()[0] == pytest.approx(10.0)
     assert by_arm["joint"].get_markerfacecolor() != "white"

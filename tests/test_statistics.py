@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from gdro.statistics import (
     Interval,
@@ -18,6 +19,7 @@ from gdro.statistics import (
     paired_difference,
     pass_at_k,
     relative_difference,
+    tail_probability,
 )
 
 
@@ -137,6 +139,7 @@ def test_the_bootstrap_variance_has_its_closed_form(prompts):
     shared, own = rng.normal(size=count), rng.normal(size=(seeds, count))
     values = 0.5 * rng.normal(size=(seeds, 1)) + shared + 0.5 * own
     interval = bootstrap_interval(values, level=0.682689, resamples=40_000, prompts=prompts)
+    wider = -stats.norm.ppf(tail_probability(0.682689, seeds))  # standard deviations, instead of one
     row, column = values.mean(1).var(), values.mean(0).var()
     both = values.var()
     if prompts == "shared":
@@ -144,7 +147,7 @@ def test_the_bootstrap_variance_has_its_closed_form(prompts):
         variance = row / seeds + column / count + rest / (seeds * count)
     else:
         variance = row / seeds + values.var(1).mean() / (seeds * count)
-    assert (interval.high - interval.low) / 2 == pytest.approx(np.sqrt(variance), rel=0.03)
+    assert (interval.high - interval.low) / 2 == pytest.approx(wider * np.sqrt(variance), rel=0.03)
 
 
 def test_intervals_cover_the_truth_about_as_often_as_they_say():
@@ -159,14 +162,26 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
     assert 0.85 < hits / trials < 0.95
 
 
-def test_several_seeds_are_covered_too():
+@pytest.mark.parametrize(("seeds", "between"), [(8, 0.1), (5, 0.1), (5, 1.0)])
+def test_several_seeds_are_covered_too(seeds, between):
+    """Also where nearly all variance lies between few seeds, of which plain percentiles cover 79 %; where
+    prompts share it, more often than they say."""
     rng = np.random.default_rng(4)
-    hits, trials = 0, 300
+    hits, trials = 0, 400
     for _ in range(trials):
-        values = 0.1 * rng.normal(size=(8, 1)) + 0.3 * rng.normal(size=50) + 0.2 * rng.normal(size=(8, 50))
-        interval = bootstrap_interval(values, level=0.9, resamples=400, seed=rng)
+        own = between * rng.normal(size=(seeds, 1)) + 0.2 * rng.normal(size=(seeds, 50))
+        interval = bootstrap_interval(own + 0.3 * rng.normal(size=50), level=0.9, resamples=400, seed=rng)
         hits += interval.low <= 0 <= interval.high
-    assert 0.82 < hits / trials < 0.97
+    assert 0.86 < hits / trials < 0.99
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10, 200])
+def test_the_ends_over_few_seeds_lie_where_those_of_the_t_interval_do(seeds):
+    """Hesterberg 2015: a normal bootstrap distribution has the spread of the sample with divisor S."""
+    plug_in = np.sqrt((seeds - 1) / seeds)  # of a sample whose standard deviation is 1
+    reach = -stats.norm.ppf(tail_probability(0.9, seeds)) * plug_in
+    assert reach == pytest.approx(stats.t.ppf(0.95, seeds - 1))
+    assert tail_probability(0.9, 1) == pytest.approx(0.05)
 
 
 def test_pairing_takes_out_what_the_two_have_in_common():
@@ -219,8 +234,9 @@ def test_chunks_do_not_change_what_is_resampled(monkeypatch):
     whole = bootstrap_interval(values, resamples=4000)
     monkeypatch.setattr("gdro.statistics._CHUNK", 1000)
     parts = bootstrap_interval(values, resamples=4000)
-    assert whole.estimate == parts.estimate
-    assert parts.high - parts.low == pytest.approx(whole.high - whole.low, rel=0.1)
+    assert (parts.estimate, parts.low, parts.high) == pytest.approx((whole.estimate, whole.low, whole.high))
+    both = paired_difference(values, np.zeros_like(values), resamples=4000)
+    assert (both.low, both.high) == pytest.approx((whole.low, whole.high))  # more quantities, the same draws
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from run_store import finished_run, key, snapshot
 from safetensors.numpy import load_file
 
 from gdro import arms, runs, static_groups, study, study_arms
-from gdro.config import GDROConfig
+from gdro.config import GDROConfig, preset_fields
 from gdro.run_writer import RunWriter
 
 TINY = ("tiny-s", "tiny-m", "tiny-l")
@@ -89,7 +89,7 @@ def test_arms_differ_in_their_adversary_alone(arm):
     base, own = study.settings("tiny-s", "grpo", 0), study.settings("tiny-s", arm, 0)
     differing = {name for name in {*base, *own} if base.get(name) != own.get(name)}
     if study.ARMS[arm].rate != 1:
-        assert differing == {"learning_rate"}
+        assert {"learning_rate"} <= differing <= {"learning_rate"} | ADVERSARY
         assert own["learning_rate"] / base["learning_rate"] == pytest.approx(study.ARMS[arm].rate)
     elif study.ARMS[arm].mean_budget:
         assert differing - ADVERSARY == {"num_generations"}
@@ -103,6 +103,16 @@ def test_a_variant_differs_from_its_arm_in_what_its_name_says(arm):
     own, other = (study.settings("tiny-s", name, 0) for name in (arm, base))
     assert own != other
     assert study.ARMS[arm].says.startswith(study.ARMS[base].label)
+
+
+def test_the_recommended_arm_is_the_recommended_preset(tmp_path):
+    chosen = study.settings("tiny-s", "joint-recommended", 0)
+    preset = preset_fields("recommended", prompt_gdro=True, rollout_gdro=True)
+    assert {name: chosen[name] for name in preset} == preset
+    both = {"prompt_gdro": True, "rollout_gdro": True}
+    plain = {name: value for name, value in chosen.items() if name not in ADVERSARY}
+    made = GDROConfig(output_dir=str(tmp_path), report_to="none", preset="recommended", **(plain | both))
+    assert {name: getattr(made, name) for name in chosen} == chosen
 
 
 def test_the_paper_arms_have_the_settings_of_appendix_a():
