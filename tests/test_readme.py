@@ -1,9 +1,11 @@
 """The README's promises that a machine can check: its Python runs, its test command is the gate's."""
 
+import itertools
 import re
 import tomllib
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -47,3 +49,26 @@ def test_the_gate_runs_the_test_command_of_the_readme():
     gate = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert checks in gate
     assert all(install in gate.replace(" --quiet", "") for install in installs.split(" && "))
+
+
+def test_the_table_of_results_is_that_of_the_recorded_runs():
+    """Every cell again from the numbers behind the committed figures."""
+    lines = [line.strip("| ").split(" | ") for line in README.splitlines() if line.startswith("|")]
+    start = next(i for i, line in enumerate(lines) if line[0].startswith("minus GRPO"))
+    scales = [name.strip("`") for name in lines[start][1:]]
+    folder = ROOT / "figures" / "tiny"
+    found = pd.read_csv(folder / "table_differences.csv").query("metric == 'mean'")
+    found = found.set_index(["arm", "scale"])[["estimate", "low", "high"]] * 100
+    scores = pd.read_csv(folder / "fig01.csv").query(
+        "panel == 'scores' and suite == 'all' and metric == 'mean'"
+    )
+    scores = scores.set_index(["arm", "scale"])["estimate"] * 100
+    rows = list(itertools.takewhile(lambda line: len(line) == len(lines[start]), lines[start + 2 :]))
+    assert len(rows) == 6
+    for name, *cells in rows:
+        arm = re.match(r"`([\w-]+)`", name)
+        for scale, cell in zip(scales, cells, strict=True):
+            if arm is None:
+                assert cell == f"{scores['grpo', scale]:.1f}"
+            else:
+                assert cell == "{:+.1f} [{:.1f}, {:.1f}]".format(*found.loc[(arm[1], scale)])
