@@ -36,6 +36,7 @@ def per_prompt(evaluations: pd.DataFrame, metric: str) -> np.ndarray:
         raise ValueError(f"unknown metric {metric!r}: the known ones are {', '.join(measures)}")
     values = measures[metric](evaluations["correct"].to_numpy(), evaluations["k"].to_numpy())
     wide = evaluations.assign(value=values).pivot(index="seed", columns="prompt_id", values="value")
+    wide = wide[evaluations["prompt_id"].unique()]  # the order decides which prompts a bootstrap draws
     if wide.isna().any(axis=None):
         raise ValueError(
             f"seeds {', '.join(map(str, wide.index))} were not evaluated on the same prompts: evaluate them "
@@ -44,7 +45,7 @@ def per_prompt(evaluations: pd.DataFrame, metric: str) -> np.ndarray:
     return wide.to_numpy()
 
 
-def scores(evaluations: pd.DataFrame, resamples: int = 2000) -> pd.DataFrame:
+def scores(evaluations: pd.DataFrame, resamples: int = 4000) -> pd.DataFrame:
     """mean@k and pass@k of each scale, arm and suite, and over all suites, with 95 % bootstrap intervals over
     seeds and prompts.
 
@@ -110,7 +111,7 @@ def _percent(row) -> str:
     return f"{100 * row['estimate']:.1f} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
 
 
-def differences(evaluations: pd.DataFrame, against: str = "grpo", resamples: int = 2000) -> pd.DataFrame:
+def differences(evaluations: pd.DataFrame, against: str = "grpo", resamples: int = 4000) -> pd.DataFrame:
     """Each arm minus ``against``, paired by seed and prompt, over all suites: mean@k and pass@k with 95 %
     intervals.
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from gdro import evidence, figures, statistics
+from gdro import evidence, figures, statistics, tables
 from gdro.runs import RunKey
 
 RUN = ["scale", "arm", "seed"]
@@ -76,6 +76,20 @@ def test_prompts_are_paired_and_resampled_too():
     assert found["p"] == pytest.approx(stats.ttest_rel(other.mean(1), base.mean(1)).pvalue)
     by_suite = evidence.paired(rates({"grpo": base, "other": other}), "value", by=["suite"])
     assert by_suite.set_index("suite").loc["b", "estimate"] == pytest.approx((other - base)[:, 2].mean())
+
+
+def test_the_same_comparison_has_the_same_interval_in_every_table():
+    rng = np.random.default_rng(9)
+    parts = [
+        evaluation(9, arm, rng.integers(0, 9, 4), seed).sample(frac=1, random_state=1)
+        for arm in ("grpo", "x")
+        for seed in range(3)
+    ]
+    table = pd.concat(parts)
+    own = evidence.paired(evidence.by_prompt(table), "mean").iloc[0]
+    other = tables.differences(table).query("metric == 'mean'").iloc[0]
+    for name in ("estimate", "low", "high"):
+        assert own[name] == pytest.approx(other[name])
 
 
 def test_prompts_that_seeds_do_not_share_must_be_said_to_be_nested():
