@@ -84,16 +84,15 @@ def paired(
     return pd.DataFrame(rows, columns=[*keys, *COLUMNS])
 
 
-def by_seed(values: pd.DataFrame, value: str, against: str = BASELINE, by=()) -> pd.DataFrame:
-    """The differences that `paired` sums up, one a seed. Columns: scale, ``by``, arm, seed, difference."""
-    keys = ["scale", *by]
+def by_seed(values: pd.DataFrame, value: str, against: str = BASELINE) -> pd.DataFrame:
+    """The differences that `paired` sums up, one a seed. Columns: scale, arm, seed, difference."""
     rows = [
         [*names, arm, seed, difference]
-        for names, group in _differences(values, value, against, keys)
+        for names, group in _differences(values, value, against, ["scale"])
         for arm, own in group.items()
         for seed, difference in own.mean(axis=1).dropna().items()
     ]
-    return pd.DataFrame(rows, columns=[*keys, "arm", "seed", "difference"])
+    return pd.DataFrame(rows, columns=["scale", "arm", "seed", "difference"])
 
 
 def _differences(values, value, against, keys):
@@ -245,16 +244,12 @@ def kept(load) -> pd.DataFrame:
     ``load`` finished runs of the run store (`gdro.runs.Frames`). Columns: scale, arm, seed, step, suite,
     prompt_id, correct, k; rollouts and tokens (completion tokens) that training took; commit.
     """
-    names = {"rollouts": "rollouts", "tokens": "tokens", "git_commit": "commit"}
     spent = pd.DataFrame(
         [
-            {
-                **dict(zip(RUN, (key.scale, key.arm, key.seed), strict=True)),
-                **{new: m[old] for old, new in names.items()},
-            }
-            for key, m in zip(load.runs, load.manifests.values(), strict=True)
+            [key.scale, key.arm, key.seed, run["rollouts"], run["tokens"], run["git_commit"]]
+            for key, run in zip(load.runs, load.manifests.values(), strict=True)
         ],
-        columns=[*RUN, *names.values()],
+        columns=[*RUN, "rollouts", "tokens", "commit"],
     )
     rows = final_step(load.evaluations)[[*RUN, "step", "suite", "prompt_id", "correct", "k"]]
     return rows.merge(spent, on=RUN, how="left", validate="many_to_one")
