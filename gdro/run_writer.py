@@ -29,7 +29,7 @@ def locked(folder):
     path = folder / LOCK
     where = "/".join(folder.parts[-3:])
     with _refused(where):
-        made = _make_folders(folder)
+        made = [path for path in [*reversed(folder.parents), folder] if not path.exists()]
         descriptor = _lock_file(path, where)
 
     def check_held():
@@ -85,23 +85,20 @@ def _is_at(path, descriptor):
         return False
 
 
-def _make_folders(folder: Path) -> list[Path]:
-    """Create a folder with its parents; returns those that were new, outermost first."""
-    missing = [p for p in [folder, *folder.parents] if not p.exists()][::-1]
-    folder.mkdir(parents=True, exist_ok=True)
-    return missing
-
-
 def _lock_file(path: Path, where: str) -> int:
-    """An open, locked descriptor of the file now at ``path`` (its last holder may just have removed it)."""
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    """An open, locked descriptor of the file now at ``path``, in a folder that is made where it is not there.
+
+    Other holders may remove their file and their empty folder between any two of these calls, and then they
+    are made again; what is still in the way after a hundred times is the system's own error.
+    """
+    for left in reversed(range(100)):
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except FileNotFoundError:
-            if path.parent.is_dir():
+        except OSError:
+            if not left:
                 raise
-            continue  # the last holder has just removed the empty folder
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -113,6 +110,7 @@ def _lock_file(path: Path, where: str) -> int:
         if _is_at(path, descriptor):
             return descriptor
         os.close(descriptor)
+    raise RunError(f"run {where}: others removed its lock a hundred times: let them end, and start again")
 
 
 class RunWriter:
