@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import logit
 
-from gdro import tables
+from gdro import evidence, tables
 from gdro.population import Capacity, Population
 from gdro.runs import Frames, RunKey
 from gdro.simulator import Course, simulate
@@ -106,7 +106,7 @@ def family_rates(real: Frames, simulated: Frames) -> pd.DataFrame:
 
 def arm_differences(real: Frames, simulated: Frames) -> pd.DataFrame:
     """Each arm minus GRPO in mean@k of the families, recorded and simulated, with 95 % intervals."""
-    found = [tables.differences(tables.final_step(inside(f.evaluations))) for f in (real, simulated)]
+    found = [evidence.differences(inside(f.evaluations)) for f in (real, simulated)]
     both = pd.concat(found, ignore_index=True)
     return (
         both[both["metric"] == "mean"]

@@ -84,6 +84,23 @@ def paired(
     return pd.DataFrame(rows, columns=[*keys, *COLUMNS])
 
 
+def differences(evaluations: pd.DataFrame, against: str = BASELINE) -> pd.DataFrame:
+    """Each arm minus ``against`` over all suites at each run's last evaluated step, in mean@k and pass@k.
+
+    Columns: scale, arm, metric ("mean" or "pass"), then those of `paired`. Raises ``ValueError`` for a scale
+    that has no run of ``against``.
+    """
+    for scale, part in evaluations.groupby("scale", sort=False):
+        if against not in set(part["arm"]):
+            has = ", ".join(dict.fromkeys(part["arm"]))
+            raise ValueError(f"scale {scale} has no run of {against}: it has {has}")
+    rows = by_prompt(evaluations)
+    measures = {"mean": "mean", "pass": "passed"}
+    parts = [paired(rows, value, against).assign(metric=metric) for metric, value in measures.items()]
+    table = pd.concat(parts).sort_index(kind="stable", ignore_index=True)  # both measures of an arm together
+    return table[["scale", "arm", "metric", *COLUMNS[1:]]]
+
+
 def by_seed(values: pd.DataFrame, value: str, against: str = BASELINE) -> pd.DataFrame:
     """The differences that `paired` sums up, one a seed. Columns: scale, arm, seed, difference."""
     rows = [
@@ -260,105 +277,3 @@ def collected(loads, others: pd.DataFrame) -> pd.DataFrame:
     twice counts as it came first."""
     parts = [kept(load) for load in loads if load.runs]
     return pd.concat([*parts, others], ignore_index=True).drop_duplicates([*RUN, "prompt_id"])
-
-
-def smoothed(steps: pd.DataFrame, window: int = 10) -> pd.DataFrame:
-    """Pass rate of the batch, each prompt once, as the mean over the ``window`` cycles up to each.
-
-    Columns: scale, arm, seed, cycle, rollouts_total, tokens_total, pass_rate; only whole windows.
-    """
-    ended = steps.dropna(subset=["pass_rate"])
-    table = ended[[*RUN, "cycle", "rollouts_total", "tokens_total", "pass_rate"]].copy()
-    table["pass_rate"] = table.groupby(RUN, sort=False)["pass_rate"].transform(
-        lambda rates: rates.rolling(window).mean()
-    )
-    return table.dropna(subset=["pass_rate"]).reset_index(drop=True)
-
-
-def rollouts_to_match(steps: pd.DataFrame, against: str = BASELINE, window: int = 10) -> pd.DataFrame:
-    """Share of ``against``'s rollouts that each run needs to reach the pass rate where it ends, seed by seed.
-
-    Both are means over ``window`` cycles. Columns: scale, arm, seed, share, reached: a run that never gets
-    there has reached False and share 1. ``against`` itself may pass its last value before its end.
-    """
-    table = smoothed(steps, window)
-    rows = []
-    for (scale, seed), part in table.groupby(["scale", "seed"], sort=False):
-        base = part[part["arm"] == against]
-        if base.empty:
-            continue
-        goal, whole = base["pass_rate"].iloc[-1], base["rollouts_total"].iloc[-1]
-        for arm, own in part.groupby("arm", sort=False):
-            there = own[own["pass_rate"] >= goal]
-            share = min(1.0, there["rollouts_total"].iloc[0] / whole) if len(there) else 1.0
-            rows.append([scale, arm, seed, share, bool(len(there))])
-    return pd.DataFrame(rows, columns=[*RUN, "share", "reached"])
-
-
-def at_equal(steps: pd.DataFrame, cost: str = "tokens_total", window: int = 10) -> pd.DataFrame:
-    """Pass rate of each run where its ``cost`` is that of the cheapest run of its scale and seed.
-
-    ``cost`` "tokens_total" (completion tokens) or "rollouts_total". Columns: scale, arm, seed, pass_rate
-    (mean over the ``window`` cycles up to there) and the cost. Raises ``ValueError`` for a run whose first
-    window costs more than the cheapest run in all.
-    """
-    table = smoothed(steps, window)
-    ends = table.groupby(RUN, sort=False)[cost].max()
-    least = ends.groupby(level=["scale", "seed"]).min().rename("least").reset_index()
-    within = table.merge(least, on=["scale", "seed"])
-    within = within[within[cost] <= within["least"]]
-    late = ends.index.difference(pd.MultiIndex.from_frame(within[RUN]))
-    if len(late):
-        raise ValueError(
-            f"{'/'.join(map(str, late[0]))} spends more {cost} in its first {window} cycles than the "
-            "cheapest run of its scale and seed in all: use a smaller window"
-        )
-    return within.groupby(RUN, sort=False).tail(1)[[*RUN, "pass_rate", cost]].reset_index(drop=True)
-
-
-def planned_noise(bins: pd.DataFrame, measured: pd.DataFrame, mean_budget, resamples=2000, seed=0):
-    """How far each arm's plans lower the noise of the gradient against equal rollouts, as WSE (33) is summed.
-
-    The noise of a plan is sum_b share_b s_b(n_b), s_b(n)^2 the mean over the prompts measured in bin b of the
-    trace of the gradient's covariance with n rollouts, all at one policy; a run's is summed over its cycles.
-
-    Args: ``bins`` of the run store (share and rollouts of every bin and cycle); ``measured`` as
-    `gdro.gradients.measure_variance` gives it, one kind of advantage, with a column bin; ``mean_budget`` the
-    rollouts of equal plans. Cells whose bin or number of rollouts was not measured are left out of both.
-    Columns: scale, arm, estimate (1 - noise / noise of equal rollouts), low, high (95 %, bootstrap over
-    prompts within bins and over seeds), seeds, covered (share of the prompts that is not left out).
-    """
-    rng = np.random.default_rng(seed)
-    table = measured.pivot(index=["bin", "prompt"], columns="rollouts", values="variance")
-    if mean_budget not in table:
-        raise ValueError(
-            f"mean_budget={mean_budget} was not measured: the numbers of rollouts are {list(table)}"
-        )
-    places, numbers = table.index.unique("bin"), list(table.columns)
-    draws = np.stack([_bin_noise(table.loc[b].to_numpy(), resamples, rng) for b in places], axis=1)
-    shape, equal = draws.shape[1:], numbers.index(mean_budget)
-    rows = []
-    for (scale, arm), own in bins[bins["share"] > 0].groupby(["scale", "arm"], sort=False):
-        drawn, covered = [], []
-        for _, run in own.groupby("seed", sort=False):
-            at = places.get_indexer(run["bin"]), pd.Index(numbers).get_indexer(run["rollouts"].round())
-            known = (at[0] >= 0) & (at[1] >= 0)
-            weight = np.zeros(shape)
-            np.add.at(weight, (at[0][known], at[1][known]), run["share"].to_numpy()[known])
-            spent = np.einsum("rbn,bn->r", draws, weight)
-            drawn.append(1 - spent / (draws[:, :, equal] @ weight.sum(axis=1)))
-            covered.append(weight.sum() / run["share"].sum())
-        ratios = np.array(drawn)
-        chosen = rng.integers(len(ratios), size=(resamples, len(ratios)))
-        means = ratios[chosen, np.arange(1, resamples + 1)[:, None]].mean(axis=1)
-        tail = statistics.tail_probability(0.95, len(ratios))
-        low, high = np.quantile(means, [tail, 1 - tail])
-        rows.append([scale, arm, ratios[:, 0].mean(), low, high, len(ratios), np.mean(covered)])
-    return pd.DataFrame(rows, columns=["scale", "arm", "estimate", "low", "high", "seeds", "covered"])
-
-
-def _bin_noise(variances, resamples, rng):
-    """(1 + resamples, N) root mean variance over the P prompts of (P, N): of all, then of resamples."""
-    prompts = len(variances)
-    chosen = np.concatenate([np.arange(prompts)[None], rng.integers(prompts, size=(resamples, prompts))])
-    return np.sqrt(variances[chosen].mean(axis=1))

@@ -111,32 +111,6 @@ def _percent(row) -> str:
     return f"{100 * row['estimate']:.1f} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
 
 
-def differences(evaluations: pd.DataFrame, against: str = "grpo", resamples: int = 4000) -> pd.DataFrame:
-    """Each arm minus ``against``, paired by seed and prompt, over all suites: mean@k and pass@k with 95 %
-    intervals.
-
-    Columns: scale, arm, metric, estimate, low, high (in [-1, 1]), seeds. Only seeds that both have are
-    compared.
-    """
-    rows = []
-    for scale, part in evaluations.groupby("scale", sort=False):
-        base = part[part["arm"] == against]
-        if base.empty:
-            raise ValueError(
-                f"scale {scale} has no run of {against}: it has {', '.join(dict.fromkeys(part['arm']))}"
-            )
-        for arm, own in part.groupby("arm", sort=False):
-            seeds = sorted(set(own["seed"]) & set(base["seed"]))
-            if arm == against or not seeds:
-                continue
-            for metric in ("mean", "pass"):
-                a, b = (per_prompt(f[f["seed"].isin(seeds)], metric) for f in (own, base))
-                found = statistics.paired_difference(a, b, resamples=resamples)
-                interval = {"estimate": found.estimate, "low": found.low, "high": found.high}
-                rows.append({"scale": scale, "arm": arm, "metric": metric, **interval, "seeds": len(seeds)})
-    return pd.DataFrame(rows, columns=["scale", "arm", "metric", "estimate", "low", "high", "seeds"])
-
-
 def tail_means(bins: pd.DataFrame, value: str, tail: float = TAIL) -> pd.DataFrame:
     """Mean of ``value`` over the last ``tail`` of each run, by scale, arm, seed and bin.
 

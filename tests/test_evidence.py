@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from gdro import evidence, figures, statistics, tables
+from gdro import evidence, figures, statistics
 from gdro.runs import RunKey
 
 RUN = ["scale", "arm", "seed"]
@@ -23,16 +23,6 @@ def evaluation(step, arm, correct, seed=0):
     ids, suites = [f"p{i}" for i in range(len(correct))], ["a", "a", "b", "b"][: len(correct)]
     rows = {"step": step, "suite": suites, "prompt_id": ids, "correct": correct, "k": 8}
     return pd.DataFrame(rows).assign(scale="s", arm=arm, seed=seed)
-
-
-def steps(arm, rates, rollouts=10, tokens=100, seed=0):
-    cycles = np.arange(len(rates))
-    return pd.DataFrame(
-        {
-            **{"scale": "s", "arm": arm, "seed": seed, "cycle": cycles, "pass_rate": rates},
-            **{"rollouts_total": rollouts * (cycles + 1), "tokens_total": tokens * (cycles + 1)},
-        }
-    )
 
 
 def test_differences_are_taken_within_a_seed():
@@ -78,18 +68,20 @@ def test_prompts_are_paired_and_resampled_too():
     assert by_suite.set_index("suite").loc["b", "estimate"] == pytest.approx((other - base)[:, 2].mean())
 
 
-def test_the_same_comparison_has_the_same_interval_in_every_table():
-    rng = np.random.default_rng(9)
-    parts = [
-        evaluation(9, arm, rng.integers(0, 9, 4), seed).sample(frac=1, random_state=1)
-        for arm in ("grpo", "x")
-        for seed in range(3)
-    ]
-    table = pd.concat(parts)
-    own = evidence.paired(evidence.by_prompt(table), "mean").iloc[0]
-    other = tables.differences(table).query("metric == 'mean'").iloc[0]
-    for name in ("estimate", "low", "high"):
-        assert own[name] == pytest.approx(other[name])
+def test_differences_are_those_of_both_measures_at_the_end_of_each_run():
+    counts = np.random.default_rng(9).integers(0, 9, size=(3, 3, 4))  # arms, seeds, prompts
+    arms = ["grpo", "x", "y"]
+    runs = [(a, seed) for a in range(3) for seed in range(3)]
+    ends = [evaluation(9, arms[a], counts[a, seed], seed) for a, seed in runs]
+    found = evidence.differences(pd.concat([evaluation(0, "x", [8] * 4), *ends]))
+    assert found["arm"].tolist() == ["x", "x", "y", "y"]
+    assert found["metric"].tolist() == ["mean", "pass"] * 2
+    for row in found.itertuples():
+        values = counts / 8 if row.metric == "mean" else (counts > 0) * 1.0
+        wanted = statistics.paired_difference(values[arms.index(row.arm)], values[0])
+        assert (row.estimate, row.low, row.high) == pytest.approx((wanted.estimate, wanted.low, wanted.high))
+    with pytest.raises(ValueError, match="scale s has no run of joint: it has x, grpo, y"):
+        evidence.differences(pd.concat([evaluation(0, "x", [8] * 4), *ends]), against="joint")
 
 
 def test_prompts_that_seeds_do_not_share_must_be_said_to_be_nested():
@@ -196,65 +188,6 @@ def test_each_question_is_answered_by_its_own_arms():
     assert unanswered == [5]
 
 
-def plans(arm, rollouts, share=(0.25, 0.75), seeds=(0, 1)):
-    rows = [("s", arm, n, c, b, share[b], rollouts[b]) for n in seeds for c in range(3) for b in (0, 1)]
-    return pd.DataFrame(rows, columns=[*RUN, "cycle", "bin", "share", "rollouts"])
-
-
-def variances(scale_by_bin, numbers=(2, 4, 8), power=1.0, prompts=3):
-    rows = [
-        (b, 10 * b + i, n, v / n**power)
-        for b, v in enumerate(scale_by_bin)
-        for i in range(prompts)
-        for n in numbers
-    ]
-    return pd.DataFrame(rows, columns=["bin", "prompt", "rollouts", "variance"])
-
-
-def test_the_noise_of_plans_by_hand():
-    measured = variances([16.0, 1.0])
-    found = evidence.planned_noise(pd.concat([plans("grpo", (4, 4)), plans("x", (8, 2))]), measured, 4)
-    by_arm = found.set_index("arm")
-    assert by_arm.loc["grpo", ["estimate", "low", "high"]].tolist() == [0, 0, 0]
-    equal = 0.25 * 2 + 0.75 * 0.5
-    wanted = 1 - (0.25 * np.sqrt(2) + 0.75 * np.sqrt(0.5)) / equal
-    assert by_arm.loc["x", "estimate"] == pytest.approx(wanted)
-    assert by_arm.loc["x", "low"] == pytest.approx(wanted)  # equal prompts and seeds leave no doubt
-    assert set(found["seeds"]) == {2}
-    assert set(found["covered"]) == {1}
-
-
-def test_where_the_law_is_one_over_n_the_noise_falls_as_the_weighted_standard_error():
-    sigma = np.array([0.5, 0.2])
-    table = plans("x", (8, 2)).assign(sigma=lambda f: sigma[f["bin"]])
-    wse = (
-        1
-        - (table["share"] * table["sigma"] / np.sqrt(table["rollouts"])).sum()
-        / (table["share"] * table["sigma"] / np.sqrt(4)).sum()
-    )
-    measured = variances(sigma**2)
-    assert evidence.planned_noise(table, measured, 4)["estimate"].item() == pytest.approx(wse)
-    flat = evidence.planned_noise(table, variances(sigma**2, power=0.0), 4)["estimate"].item()
-    assert flat == pytest.approx(0, abs=1e-12)  # rollouts that buy nothing change nothing
-
-
-def test_what_was_not_measured_is_left_out_and_said():
-    measured = variances([4.0])
-    found = evidence.planned_noise(plans("x", (8, 2)), measured, 4)
-    assert found["covered"].item() == pytest.approx(0.25)
-    assert found["estimate"].item() == pytest.approx(1 - np.sqrt(0.5))
-    with pytest.raises(ValueError, match=r"mean_budget=3 was not measured.*\[2, 4, 8\]"):
-        evidence.planned_noise(plans("x", (8, 2)), measured, 3)
-
-
-def test_the_noise_has_an_interval_over_prompts():
-    rng = np.random.default_rng(0)
-    measured = variances([4.0, 1.0], prompts=6)
-    measured["variance"] *= rng.uniform(0.2, 2.0, len(measured))
-    row = evidence.planned_noise(plans("x", (8, 2)), measured, 4).iloc[0]
-    assert row["low"] < row["estimate"] < row["high"]
-
-
 def test_scores_by_initial_successes_and_the_lowest_suite():
     table = pd.concat(
         [
@@ -273,29 +206,6 @@ def test_scores_by_initial_successes_and_the_lowest_suite():
     lowest = evidence.lowest_suite(table)
     assert set(lowest["suite"]) == {"b"}
     assert lowest.groupby("arm")["mean"].mean().to_dict() == {"grpo": 0.25, "x": 0.5}
-
-
-def test_rollouts_to_match_is_the_first_time_the_goal_is_met():
-    rising = np.linspace(0, 0.9, 10)
-    table = pd.concat(
-        [steps("grpo", rising), steps("twice", np.minimum(1, 2 * rising)), steps("never", rising / 2)]
-    )
-    found = evidence.rollouts_to_match(table, window=1).set_index("arm")
-    assert found["share"].to_dict() == {"grpo": 1.0, "twice": 0.6, "never": 1.0}
-    assert found["reached"].to_dict() == {"grpo": True, "twice": True, "never": False}
-
-
-def test_smoothing_needs_a_whole_window():
-    found = evidence.smoothed(steps("grpo", [0.0, 1.0, 0.5, 0.5]), window=2)
-    assert found["pass_rate"].tolist() == [0.5, 0.75, 0.5]
-    assert found["cycle"].tolist() == [1, 2, 3]
-
-
-def test_at_equal_tokens_the_dear_run_stops_early():
-    table = pd.concat([steps("grpo", [0.1, 0.2, 0.3, 0.4]), steps("dear", [0.2, 0.4, 0.6, 0.8], tokens=200)])
-    found = evidence.at_equal(table, window=1).set_index("arm")
-    assert found["pass_rate"].to_dict() == {"grpo": 0.4, "dear": 0.4}
-    assert found["tokens_total"].to_dict() == {"grpo": 400, "dear": 400}
 
 
 def load(arm, correct):
@@ -327,12 +237,6 @@ def test_opened_counts_the_seeds_that_end_high():
     table = pd.concat([evaluation(9, "grpo", c, seed) for seed, c in enumerate(([8, 8, 0, 0], [8, 8, 8, 7]))])
     found = evidence.opened(table)
     assert found.loc[("s", "grpo")].to_dict() == {"seeds": 2, "a": 2, "b": 1}
-
-
-def test_a_run_too_dear_to_compare_is_named():
-    table = pd.concat([steps("grpo", [0.1, 0.2]), steps("dear", [0.2, 0.4], tokens=900)])
-    with pytest.raises(ValueError, match=r"s/dear/0 spends more tokens_total in its first 1 cycles"):
-        evidence.at_equal(table, window=1)
 
 
 def test_what_is_kept_of_a_run_is_its_last_step_and_what_it_cost():

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from run_store import bin_rows, evaluations, finished_run, key
 
-from gdro import figures, gallery, runs, study, study_arms, tables
+from gdro import evidence, figures, gallery, runs, study, study_arms, tables
 
 ARMS = ("grpo", "prompt-gdro", "rollout-gdro")
 
@@ -59,13 +59,13 @@ def test_the_base_counts_once_however_many_arms_start_from_it(frames):
 
 
 def test_differences_are_paired_and_against_grpo(frames):
-    found = tables.differences(tables.final_step(frames.evaluations), resamples=200)
+    found = evidence.differences(frames.evaluations)
     row = pick(found, arm="rollout-gdro", metric="mean")
     # every prompt of every seed has two right samples more: no spread is left
     assert (row["estimate"], row["low"], row["high"]) == pytest.approx((2 / 8, 2 / 8, 2 / 8))
     assert set(found["arm"]) == {"prompt-gdro", "rollout-gdro"}
     with pytest.raises(ValueError, match="no run of joint"):
-        tables.differences(frames.evaluations, against="joint")
+        evidence.differences(frames.evaluations, against="joint")
 
 
 def test_seeds_with_other_prompts_are_refused():
