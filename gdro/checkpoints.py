@@ -6,6 +6,7 @@ written last.
 rotates, and ``gdro_complete.json``, which lists every file with its size and hash, after everything else.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -24,6 +25,10 @@ SCHEMA = 1
 MARKER = "gdro_complete.json"
 STATE = "gdro_state"
 _FOLDER = re.compile(r"checkpoint-(\d+)")
+
+
+class OtherVersionError(ValueError):
+    """A checkpoint that another version of this package wrote, so that its state cannot be read here."""
 
 
 def rank_name(rank):
@@ -92,6 +97,8 @@ def remove_marker(folder):
 def why_incomplete(folder):
     """None for a complete checkpoint, else what is missing; contents are not looked at, see `refuse_damaged`.
 
+    `OtherVersionError` for one of another schema, whose files cannot be judged.
+
     >>> why_incomplete("no/such/folder")
     'it has no gdro_complete.json'
     """
@@ -100,6 +107,8 @@ def why_incomplete(folder):
         return f"it has no {MARKER}"
     try:
         sizes, _ = _marker(folder)
+    except OtherVersionError:
+        raise
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         return f"its {MARKER} is not whole ({error})"
     for name, size in sizes.items():
@@ -129,7 +138,10 @@ def _marker(folder):
     """Sizes and hashes of a checkpoint's files, each by name inside the folder."""
     content = json.loads((Path(folder) / MARKER).read_text())
     if content["schema"] != SCHEMA:
-        raise ValueError(f"schema {content['schema']!r}, this version reads {SCHEMA}")
+        raise OtherVersionError(
+            f"{folder} has schema {content['schema']!r}, this version reads {SCHEMA}; resume with the "
+            f"version that wrote it, or move {Path(folder).name} away to go on without it"
+        )
     sizes, hashes = content["files"], content.get("sha256", {})
     outside = [name for name in sizes if not _is_inside(name)]
     if outside:
@@ -155,22 +167,28 @@ def checkpoint_folders(output_dir):
 
 
 def torn_folders(output_dir):
-    """Checkpoint folders of ``output_dir`` that are not complete -> what is missing."""
-    reasons = {path: why_incomplete(path) for path in checkpoint_folders(output_dir)}
+    """Checkpoint folders of ``output_dir`` that are not complete -> what is missing; another version's are
+    not among them."""
+    reasons = {}
+    for path in checkpoint_folders(output_dir):
+        with contextlib.suppress(OtherVersionError):  # whole or not, it is not ours to judge
+            reasons[path] = why_incomplete(path)
     return {path: reason for path, reason in reasons.items() if reason is not None}
 
 
 def latest_complete(output_dir):
     """Path of the newest complete checkpoint of ``output_dir``, or None; torn ones are named in a warning.
 
+    `OtherVersionError` where there is one of another version: going on without it is the caller's to decide.
+
     >>> latest_complete("no/such/folder") is None
     True
     """
-    torn = torn_folders(output_dir)
-    if torn:
-        names = "; ".join(f"{path}: {reason}" for path, reason in torn.items())
-        logger.warning("incomplete checkpoints passed over: %s", names)
-    whole = [path for path in checkpoint_folders(output_dir) if path not in torn]
+    reasons = {path: why_incomplete(path) for path in checkpoint_folders(output_dir)}
+    whole = [path for path, reason in reasons.items() if reason is None]
+    if len(whole) < len(reasons):
+        torn = "; ".join(f"{path}: {reason}" for path, reason in reasons.items() if reason is not None)
+        logger.warning("incomplete checkpoints passed over: %s", torn)
     return str(whole[-1]) if whole else None
 
 

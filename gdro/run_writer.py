@@ -5,6 +5,7 @@ import fcntl
 import json
 import logging
 import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -15,6 +16,12 @@ from gdro.runs import RunError, RunKey
 
 logger = logging.getLogger(__name__)
 LOCK = ".lock"
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is in it, where there is one; what cannot be removed is an error."""
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
@@ -107,6 +114,9 @@ def _lock_file(path: Path, where: str) -> int:
             raise RunError(
                 f"run {where} is being written by {holder}: wait for it, or end that process"
             ) from error
+        except OSError:  # a file system without locks
+            os.close(descriptor)
+            raise
         if _is_at(path, descriptor):
             return descriptor
         os.close(descriptor)

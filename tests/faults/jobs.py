@@ -47,6 +47,15 @@ def train(store, arm):
     study.train_cell("tiny-s", arm, 0, store, progress="none")
 
 
+def save_and_rotate(folder):
+    """Train the tiny model for four steps, or go on with it: a checkpoint at each, two of them kept."""
+    import tiny_model as tiny
+
+    saving = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 2}
+    trainer = tiny.make(folder, max_steps=4, **saving)
+    trainer.train(resume_from_checkpoint=checkpoints.latest_complete(folder))
+
+
 def evaluate(store, arm):
     """Evaluate the small cell of ``arm`` on one suite."""
     from gdro import study

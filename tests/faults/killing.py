@@ -59,7 +59,7 @@ def _work(connection, path, function, arguments, killer):
     error = None
     try:
         function(*arguments)
-    except Exception as raised:
+    except BaseException as raised:  # pytest's own are no Exceptions
         error = f"{type(raised).__name__}: {raised}"
     connection.send((killer.count, error))
 
@@ -80,6 +80,8 @@ def attempt(function, *arguments, folder, at=None, torn=False, after=None) -> At
     with ours:
         try:
             operations, error = ours.recv()
-        except EOFError:  # killed
+        except EOFError:
             operations, error = None, None
-    return Attempt(process.exitcode == -signal.SIGKILL, operations, error)
+    killed = process.exitcode == -signal.SIGKILL
+    assert killed or operations is not None, f"{function.__name__} died with exit code {process.exitcode}"
+    return Attempt(killed, operations, error)

@@ -192,7 +192,6 @@ def test_every_shorter_checkpoint_file_is_found(checkpoint, name):
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ({"schema": 0, "step": 3, "files": {}}, "schema 0, this version reads 1"),
         (
             {"schema": 1, "step": 3, "files": {"../outside": 4}},
             "names '../outside', which is not in the folder",

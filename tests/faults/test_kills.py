@@ -5,18 +5,19 @@ After the last: the finished run is bit for bit the one that was never stopped, 
 """
 
 import shutil
+import time
 
 import jobs
 import numpy as np
 import pytest
 from killing import attempt
 from run_store import key
+from safetensors.numpy import load_file
 from test_damage import flipped
 
-from gdro import runs
+from gdro import checkpoints, runs
 
 ARMS = ("joint", "dapo-filter")
-SECONDS = 4.0  # about what a small training takes
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +46,17 @@ def test_recording_killed_before_any_of_its_file_operations(recorded, tmp_path, 
 
 @pytest.fixture(scope="module", params=ARMS)
 def trained(request, tmp_path_factory):
-    """An arm, a store with its small run trained, another with it finished, and the operations of each."""
+    """An arm, a store with its small run trained, another with it finished, the operations of each, and the
+    seconds of the first."""
     arm, folder = request.param, tmp_path_factory.mktemp("whole")
+    start = time.monotonic()
     training = attempt(jobs.train, folder / "trained", arm, folder=folder)
+    seconds = time.monotonic() - start
     assert training.error is None
     jobs.copied(folder / "trained", folder / "finished")
     evaluation = attempt(jobs.evaluate, folder / "finished", arm, folder=folder)
     assert evaluation.error is None
-    return arm, folder, training.operations, evaluation.operations
+    return arm, folder, training.operations, evaluation.operations, seconds
 
 
 def finish(store, arm):
@@ -65,7 +69,7 @@ def finish(store, arm):
 @pytest.mark.parametrize("seed", range(4))
 def test_training_killed_before_file_operations(trained, tmp_path, seed, torn):
     """Three kills a run, drawn over all of its operations: state, model, optimiser, marker, rotation ..."""
-    arm, whole, operations, _ = trained
+    arm, whole, operations, *_ = trained
     rng = np.random.default_rng([seed, torn, jobs.STEPS])
     kills = 0
     for _ in range(3):
@@ -83,24 +87,57 @@ def test_training_killed_before_file_operations(trained, tmp_path, seed, torn):
 @pytest.mark.parametrize("seed", range(3))
 def test_training_killed_at_random_times(trained, tmp_path, seed):
     """By the clock, so also in the middle of generation, of a backward pass, of a file."""
-    arm, whole, _, _ = trained
+    arm, whole, *_, seconds = trained
     rng = np.random.default_rng([seed, 1])
+    outcomes = []
     for share in rng.uniform(0.1, 0.7, size=3):
-        assert attempt(jobs.train, tmp_path, arm, folder=tmp_path, after=share * SECONDS).error is None
+        outcomes.append(attempt(jobs.train, tmp_path, arm, folder=tmp_path, after=share * seconds))
         jobs.assert_sound(tmp_path, key(arm))
+    assert outcomes[0].killed
+    assert all(outcome.killed or outcome.error is None for outcome in outcomes)
     finish(tmp_path, arm)
     jobs.assert_same(tmp_path, whole / "finished", key(arm))
+
+
+@pytest.mark.parametrize("stride", [23, pytest.param(2, marks=pytest.mark.faults)])
+def test_killed_between_state_checkpoint_and_rotation(tmp_path, stride):
+    """Every operation on the checkpoint that the third save rotates away: its writing, then its removal."""
+    done = attempt(jobs.save_and_rotate, tmp_path / "whole", folder=tmp_path / "whole" / "checkpoint-1")
+    assert done.error is None
+    wanted = load_file(tmp_path / "whole" / "checkpoint-4" / "model.safetensors")
+    seen = set()
+    for at in range(done.operations, 0, -stride):
+        folder = tmp_path / str(at)
+        oldest = folder / "checkpoint-1"
+        assert attempt(jobs.save_and_rotate, folder, folder=oldest, at=at).killed
+        newest = checkpoints.latest_complete(folder)
+        assert newest != str(oldest) or at <= done.operations
+        if newest is not None:
+            checkpoints.refuse_damaged(newest)
+        seen.add("being written" if newest is None else "being removed")
+        assert attempt(jobs.save_and_rotate, folder, folder=oldest).error is None
+        assert [path.name for path in checkpoints.checkpoint_folders(folder)] == [
+            "checkpoint-3",
+            "checkpoint-4",
+        ]
+        assert not checkpoints.torn_folders(folder)
+        found = load_file(folder / "checkpoint-4" / "model.safetensors")
+        assert all(np.array_equal(found[name], wanted[name]) for name in wanted)
+    assert seen == {"being written", "being removed"}
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("torn", [False, True])
 def test_evaluation_killed_before_file_operations(trained, tmp_path, torn):
-    arm, whole, _, operations = trained
+    arm, whole, _, operations, _ = trained
     store = jobs.copied(whole / "trained", tmp_path / "store")
     tries = np.random.default_rng(torn).integers(1, operations + 1, size=4)
+    outcomes = []
     for at in sorted(tries.tolist()):
-        assert attempt(jobs.evaluate, store, arm, folder=store, at=at, torn=torn).error is None
+        outcomes.append(attempt(jobs.evaluate, store, arm, folder=store, at=at, torn=torn))
         jobs.assert_sound(store, key(arm))
+    assert outcomes[0].killed
+    assert all(outcome.error is None for outcome in outcomes)
     finish(store, arm)
     jobs.assert_same(store, whole / "finished", key(arm))
 
@@ -108,7 +145,7 @@ def test_evaluation_killed_before_file_operations(trained, tmp_path, torn):
 @pytest.mark.faults
 def test_a_trained_model_that_changed_is_not_evaluated(trained, tmp_path):
     """One bit, or the whole folder: it says which, and the run stays what it was."""
-    arm, whole, _, _ = trained
+    arm, whole, *_ = trained
     store = jobs.copied(whole / "trained", tmp_path / "store")
     weights = key(arm).folder(store) / "model" / "model.safetensors"
     weights.write_bytes(flipped(weights.read_bytes(), 8 * 5000))
