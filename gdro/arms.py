@@ -98,6 +98,10 @@ SCALES = registry(
     _tiny("tiny-s", cycles=110, learning_rate=1.5e-4),
     _tiny("tiny-m", cycles=100, learning_rate=1.5e-4),
     _tiny("tiny-l", cycles=100, learning_rate=2e-4),
+    # tiny-s with no rare skill, with families that learn from one another, and with both: question 14
+    _tiny("tiny-s-common", cycles=110, learning_rate=1.5e-4),
+    _tiny("tiny-s-shared", cycles=110, learning_rate=1.5e-4),
+    _tiny("tiny-s-shared-common", cycles=110, learning_rate=1.5e-4),
     _paper("1.7B", memory=32),
     _paper("4B", memory=48),
     _paper("8B", memory=96),
@@ -119,7 +123,7 @@ SCALES = registry(
         memory=8,
     ),
 )
-TINY = tuple(name for name, scale in SCALES.items() if scale.family == "tiny")
+TINY = ("tiny-s", "tiny-m", "tiny-l")
 
 # Appendix A, Panaganti et al. 2026, where it speaks of the optimiser: held equal over the arms.
 COMMON = MappingProxyType(

@@ -8,7 +8,7 @@ rate lies anywhere between guessing and working, and whose skills have to be rei
 
 import math
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -24,7 +24,7 @@ from gdro.progress import no_bars
 SPECIAL_TOKENS = ("<pad>", "<bos>", "<eos>", "<unk>")
 LEVELS = tasks.TRAIN_LEVELS + tasks.OUTSIDE_LEVELS  # numbers of terms that the base models have met
 PHASES = ("work", "guess")
-OPENINGS = "".join(family.worked for family in tasks.FAMILIES)
+OPENINGS = "".join(family.worked for family in tasks.FAMILIES)  # one a family: none learns it from another
 ALPHABET = "0123456789+-=#" + tasks.TERM_LETTERS + "".join(f.mark for f in tasks.FAMILIES) + OPENINGS
 
 
@@ -32,6 +32,8 @@ ALPHABET = "0123456789+-=#" + tasks.TERM_LETTERS + "".join(f.mark for f in tasks
 class Recipe:
     """How one tiny model is made: its size, the two phases and the shares of worked answers they leave.
 
+    ``openings`` are the characters that open worked answers, one a family: families of the same opening learn
+    when to work from one another. A direct answer opens as the worked ones of the character after it do.
     ``worked_shares`` has one share a family (for the shortest chains); each further term multiplies it by
     ``share_decay``. ``work_direct`` is the share of direct answers in phase 1, ``guess_right`` the share of
     right ones among those of phase 2 (the others are random), ``rehearsal`` the share of phase 2 that
@@ -43,6 +45,7 @@ class Recipe:
     width: int
     heads: int
     worked_shares: tuple[float, ...]
+    openings: str = OPENINGS
     share_decay: float = 0.9
     work_steps: int = 1200
     work_batch: int = 48
@@ -62,6 +65,10 @@ class Recipe:
                 f"worked_shares has {len(self.worked_shares)} entries: "
                 f"give {len(tasks.FAMILIES)}, one a family"
             )
+        if len(self.openings) != len(tasks.FAMILIES) or not set(self.openings) <= set(OPENINGS):
+            raise ValueError(
+                f"openings {self.openings!r}: give {len(tasks.FAMILIES)} of {OPENINGS}, one a family"
+            )
         for name in ("share_decay", "work_direct", "guess_right", "rehearsal"):
             checks.real_number(name, getattr(self, name), low=0, high=1)
         for share in self.worked_shares:
@@ -72,14 +79,37 @@ class Recipe:
         for name in ("work_rate", "guess_rate"):
             checks.real_number(name, getattr(self, name), above=0)
 
+    @property
+    def families(self) -> tuple[tasks.Family, ...]:
+        """The tiny families with this recipe's openings."""
+        after = dict(zip(OPENINGS, OPENINGS[1:] + OPENINGS[0], strict=True))
+        return tuple(
+            replace(family, worked=opening, direct=after[opening])
+            for family, opening in zip(tasks.FAMILIES, self.openings, strict=True)
+        )
+
     def share(self, problem: tasks.Problem) -> float:
         """Share of worked answers that phase 2 shows for this problem."""
-        family = tasks.FAMILIES.index(problem.family)
+        family = self.families.index(problem.family)
         return self.worked_shares[family] * self.share_decay ** (len(problem.terms) - min(LEVELS))
 
 
+_SMALL = Recipe(
+    layers=2,
+    width=64,
+    heads=4,
+    worked_shares=(1.0, 0.62, 0.34, 0.024, 0.0002, 0.0),
+    share_decay=0.88,
+    work_steps=1400,
+    work_rate=5e-3,
+    work_threads=2,
+)
+_SHARED = OPENINGS[0] * len(OPENINGS)  # the same in every family
+_COMMON = (1.0, 0.62, 0.34, 0.12, 0.06, 0.03)  # no skill so rare that it cannot open within a run
+
 # Found by trial, so that 64 samples of the training prompts put between 3 % and 30 % of them into each of ten
-# bins of the pass rate, and plain GRPO opens three to five of the six families within a run.
+# bins of the pass rate, and plain GRPO opens three to five of the six families within a run. The last three
+# are the smallest with what makes families heterogeneous taken away, and were not tuned.
 RECIPES = MappingProxyType(
     {
         "toy": Recipe(
@@ -90,16 +120,7 @@ RECIPES = MappingProxyType(
             work_steps=200,
             guess_steps=80,
         ),
-        "tiny-s": Recipe(
-            layers=2,
-            width=64,
-            heads=4,
-            worked_shares=(1.0, 0.62, 0.34, 0.024, 0.0002, 0.0),
-            share_decay=0.88,
-            work_steps=1400,
-            work_rate=5e-3,
-            work_threads=2,
-        ),
+        "tiny-s": _SMALL,
         "tiny-m": Recipe(
             layers=3,
             width=96,
@@ -121,6 +142,9 @@ RECIPES = MappingProxyType(
             guess_steps=240,
             guess_rate=7e-4,
         ),
+        "tiny-s-shared": replace(_SMALL, openings=_SHARED),
+        "tiny-s-common": replace(_SMALL, worked_shares=_COMMON),
+        "tiny-s-shared-common": replace(_SMALL, openings=_SHARED, worked_shares=_COMMON),
     }
 )
 
@@ -195,8 +219,9 @@ def draw_batch(
     right: float = 1.0,
     any_opening: bool = False,
     withheld=frozenset(),
+    families=tasks.FAMILIES,
 ):
-    """Draw ``size`` problems (families and levels uniform, ``withheld`` prompts never) and their answers.
+    """Draw ``size`` problems (``families`` and levels uniform, ``withheld`` prompts never) and their answers.
 
     ``worked_share`` maps a problem to the probability that its answer is worked. A direct answer is right
     with probability ``right``, else that of a random sum; with ``any_opening`` it opens with any character
@@ -205,7 +230,7 @@ def draw_batch(
     prompts: list[str] = []
     completions: list[str] = []
     while len(prompts) < size:
-        family = tasks.FAMILIES[int(rng.integers(len(tasks.FAMILIES)))]
+        family = families[int(rng.integers(len(families)))]
         problem = tasks.random_problem(family, LEVELS[int(rng.integers(len(LEVELS)))], rng)
         if problem.prompt in withheld:
             continue
@@ -289,15 +314,15 @@ def teach(model, tokenizer, recipe: Recipe, phase: str, report=None) -> pd.DataF
     if phase not in PHASES:
         raise ValueError(f"unknown phase {phase!r}: the known ones are {', '.join(PHASES)}")
     rng = np.random.default_rng([recipe.seed, PHASES.index(phase)])
-    withheld = withheld_prompts()
+    answers = partial(draw_batch, rng=rng, withheld=withheld_prompts(), families=recipe.families)
 
     def work(size):
-        drawn = draw_batch(size, lambda _: 1 - recipe.work_direct, rng, withheld=withheld, any_opening=True)
+        drawn = answers(size, lambda _: 1 - recipe.work_direct, any_opening=True)
         return *drawn, [False] * size
 
     def guess(size):
         rehearsed = round(recipe.rehearsal * size)
-        drawn = draw_batch(size - rehearsed, recipe.share, rng, right=recipe.guess_right, withheld=withheld)
+        drawn = answers(size - rehearsed, recipe.share, right=recipe.guess_right)
         drawn = *drawn, [True] * (size - rehearsed)
         return tuple(new + old for new, old in zip(drawn, work(rehearsed), strict=True))
 

@@ -2,7 +2,7 @@
 
 A question stays as it was asked; what the runs say belongs to `notebooks/09_ablations` and is never entered
 here. Where runs had been seen before a question was written, or before its runs were made again, ``seen``
-says which. Questions 1 to 12 came first; 13 was asked when some of them had been answered.
+says which. Questions 1 to 12 came first; 13 and 14 were asked when others had been answered.
 """
 
 from dataclasses import dataclass
@@ -259,6 +259,18 @@ _ASKED = (
         ("tiny-s", "tiny-l"),
         seen="the runs of questions 4, 5, 8, 9 and 10 at tiny-s, seed 0 of four main arms at tiny-l; asked "
         "after them",
+    ),
+    Question(
+        14,
+        "Where does adaptivity pay: by how much families learn from one another, and how rare skills are?",
+        "where families share what opens a worked answer, no arm differs from GRPO by two points; where no "
+        "skill is rare, weights by the failure rate and rollouts in proportion to it gain, because what they "
+        "push can open, and rollouts by variance do not differ",
+        "mean@8 and pass@8 over all suites, and the families opened, at tiny-s (own openings, one rare and "
+        "two hopeless skills), -common (no skill rare), -shared (the same opening in every family) and both",
+        ("grpo", _ERROR, _VARIANCE, "sqrt-law-failure-flat"),
+        ("tiny-s", "tiny-s-common", "tiny-s-shared", "tiny-s-shared-common"),
+        seen="the runs of these arms at tiny-s",
     ),
 )
 

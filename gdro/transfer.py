@@ -4,6 +4,8 @@ A pass rate is a property of a policy and a prompt; its histogram says where a m
 whether families learn for one another: the method's premise is that they do not.
 """
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 
@@ -13,20 +15,20 @@ from gdro.rewards import tiny_reward
 
 RECORDS = ("pass-rates", "transfer", "training")
 MODELS = ("tiny-s", "tiny-m", "tiny-l")
-_OPENING = {family.mark: family.worked for family in tasks.FAMILIES}
 
 
-def pass_rates(model, tokenizer, dataset, samples=64, *, seed=0) -> pd.DataFrame:
+def pass_rates(model, tokenizer, dataset, samples=64, *, seed=0, families=tasks.FAMILIES) -> pd.DataFrame:
     """Sample every prompt of a tiny data set at temperature 1 and count what is right and what was worked.
 
     Returns one row a prompt: suite, prompt_id, level, correct (0..k), k, tokens, worked (of the k samples,
-    those opened as the worked answers of some family are) and pass_rate = correct / k.
+    those opened as the worked answers of their family are, of ``families``) and pass_rate = correct / k.
     """
+    opening = {family.mark: family.worked for family in families}
     worked = dict.fromkeys(dataset["prompt_id"], 0)
 
     def grade(prompts, completions, answer, prompt_id, **columns):
         for prompt, text, key in zip(prompts, completions, prompt_id, strict=True):
-            worked[key] += text[:1] == _OPENING[prompt[0]]
+            worked[key] += text[:1] == opening[prompt[0]]
         return tiny_reward(completions, answer)
 
     counts = evaluation.evaluate(
@@ -107,7 +109,17 @@ def reinforce(model, tokenizer, dataset, *, cycles, learning_rate, folder, promp
 
 
 def transfer(
-    path, train, test, *, cycles, learning_rate, folder, prompts=16, samples=8, seed=0
+    path,
+    train,
+    test,
+    *,
+    cycles,
+    learning_rate,
+    folder,
+    prompts=16,
+    samples=8,
+    seed=0,
+    families=tasks.FAMILIES,
 ) -> pd.DataFrame:
     """Train the model in ``path`` on each suite of ``train`` alone and test it on every suite of ``test``.
 
@@ -117,16 +129,17 @@ def transfer(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(path)
-    before = _by_suite(
-        pass_rates(AutoModelForCausalLM.from_pretrained(path), tokenizer, test, samples, seed=seed)
+    count = partial(
+        pass_rates, tokenizer=tokenizer, dataset=test, samples=samples, seed=seed, families=families
     )
+    before = _by_suite(count(AutoModelForCausalLM.from_pretrained(path)))
     frames = []
     for suite in dict.fromkeys(train["suite"]):
         model = AutoModelForCausalLM.from_pretrained(path)
         rows = train.select([i for i, name in enumerate(train["suite"]) if name == suite])
         given = {"cycles": cycles, "learning_rate": learning_rate, "folder": folder, "prompts": prompts}
         reinforce(model, tokenizer, rows, seed=seed, **given)
-        after = _by_suite(pass_rates(model, tokenizer, test, samples, seed=seed))
+        after = _by_suite(count(model))
         pair = before.add_suffix("_before").join(after.add_suffix("_after")).reset_index(names="tested")
         frames.append(pair.assign(trained=suite))
     frame = pd.concat(frames, ignore_index=True).rename(
@@ -136,7 +149,17 @@ def transfer(
 
 
 def measure(
-    path, train, test, *, samples, cycles, learning_rate, transfer_cycles, folder, report=None
+    path,
+    train,
+    test,
+    *,
+    samples,
+    cycles,
+    learning_rate,
+    transfer_cycles,
+    folder,
+    families=tasks.FAMILIES,
+    report=None,
 ) -> dict[str, pd.DataFrame]:
     """Everything that is recorded of a base model in ``path``, beside the losses of its making.
 
@@ -150,12 +173,12 @@ def measure(
     with calm(), no_bars():
         model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
         tell(f"{samples} samples of each training prompt")
-        before = pass_rates(model, tokenizer, train, samples)
+        before = pass_rates(model, tokenizer, train, samples, families=families)
         tell(f"{cycles} cycles of plain GRPO")
         reinforce(model, tokenizer, train, cycles=cycles, **run)
-        after = pass_rates(model, tokenizer, train, samples)
+        after = pass_rates(model, tokenizer, train, samples, families=families)
         tell(f"{transfer_cycles} cycles on each family alone")
-        pairs = transfer(path, train, test, cycles=transfer_cycles, **run)
+        pairs = transfer(path, train, test, cycles=transfer_cycles, families=families, **run)
     both = [before.assign(moment="before"), after.assign(moment="after")]
     return {"pass-rates": pd.concat(both, ignore_index=True), "transfer": pairs}
 
@@ -180,13 +203,13 @@ def _known(name):
         raise ValueError(f"unknown record {name!r}: the known ones are {', '.join(RECORDS)}")
 
 
-def recorded(name: str) -> pd.DataFrame:
+def recorded(name: str, models=MODELS) -> pd.DataFrame:
     """A table recorded when the committed models were made: "pass-rates", "transfer" or "training".
 
     Rows as the makers give them, with a column model; pass rates with the moment, "before" or "after" plain
     GRPO.
     """
     _known(name)
-    folders = {model: tasks.data_root() / "tiny" / model for model in MODELS}
+    folders = {model: tasks.data_root() / "tiny" / model for model in models}
     frames = [pd.read_csv(f / f"{name}.csv").assign(model=model) for model, f in folders.items()]
     return pd.concat(frames, ignore_index=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gdro import pretrain, tasks
+from gdro import pretrain, tasks, transfer
 from gdro.rewards import tiny_reward
 
 TOY = dataclasses.replace(
@@ -92,6 +92,19 @@ def right_answer(prompt):
     return str(total * ("ABCDEF".index(prompt[0]) + 1))
 
 
+def test_families_of_one_opening_are_worked_alike():
+    recipe = dataclasses.replace(TOY, openings="uuvvzz", worked_shares=(1.0, 0.0) * 3)
+    prompts, completions = pretrain.draw_batch(
+        600, recipe.share, np.random.default_rng(4), families=recipe.families
+    )
+    worked = {(p[0], c[0]) for p, c in zip(prompts, completions, strict=True) if c[1] != "#"}
+    direct = {(p[0], c[0]) for p, c in zip(prompts, completions, strict=True) if c[1] == "#"}
+    assert worked == {("A", "u"), ("C", "v"), ("E", "z")}
+    assert direct >= {("B", "v"), ("D", "w"), ("F", "u")}  # the character after that which opens working
+    assert tiny_reward(completions, [right_answer(p) for p in prompts]) == [1.0] * 600
+    assert TOY.families == tasks.FAMILIES
+
+
 def test_guesses_are_right_as_often_as_asked():
     """A right guess, or a sum drawn from the ten possible ones, which is right by chance too."""
     rng = np.random.default_rng(2)
@@ -112,6 +125,8 @@ def test_any_opening_but_the_working_one_may_open_a_direct_answer_of_the_first_l
     ("changes", "message"),
     [
         ({"worked_shares": (0.5,)}, "worked_shares has 1 entries: give 6"),
+        ({"openings": "uvw"}, "openings 'uvw': give 6 of uvwxyz, one a family"),
+        ({"openings": "uuuuua"}, "openings 'uuuuua': give 6 of uvwxyz, one a family"),
         ({"worked_shares": (*SHARES[:5], 1.5)}, r"worked_shares must be at most 1, got 1\.5"),
         ({"work_direct": -0.1}, r"work_direct must be at least 0, got -0\.1"),
         ({"rehearsal": 1.1}, r"rehearsal must be at most 1, got 1\.1"),
@@ -160,7 +175,7 @@ def test_an_unknown_phase_lists_the_known_ones(toy):
         pretrain.teach(model, tokenizer, TOY, "play")
 
 
-@pytest.mark.parametrize("scale", ["tiny-s", "tiny-m", "tiny-l"])
+@pytest.mark.parametrize("scale", [name for name in pretrain.RECIPES if name != "toy"])
 def test_committed_models_load_and_are_what_their_recipe_says(scale):
     recipe = pretrain.RECIPES[scale]
     model = AutoModelForCausalLM.from_pretrained(tasks.model_path(scale), dtype="auto")
@@ -180,5 +195,5 @@ def test_committed_models_load_and_are_what_their_recipe_says(scale):
 
 
 def test_committed_models_rise_in_size():
-    sizes = [(r.layers, r.width) for name, r in pretrain.RECIPES.items() if name != "toy"]
+    sizes = [(pretrain.RECIPES[name].layers, pretrain.RECIPES[name].width) for name in transfer.MODELS]
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(sizes))

@@ -7,7 +7,7 @@ from gdro import arms, questions, study_arms
 
 def test_the_questions_are_in_order():
     table = questions.table()
-    assert list(table.index) == list(questions.QUESTIONS) == list(range(1, 14))
+    assert list(table.index) == list(questions.QUESTIONS) == list(range(1, 15))
     assert not (table.map(str) == "").any().any()
 
 

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import killed_run
@@ -13,7 +14,7 @@ import pytest
 from run_store import finished_run, key, snapshot
 from safetensors.numpy import load_file
 
-from gdro import arms, runs, static_groups, study, study_arms
+from gdro import arms, questions, runs, static_groups, study, study_arms
 from gdro.config import GDROConfig, preset_fields
 from gdro.run_writer import RunWriter
 
@@ -65,7 +66,8 @@ def test_all_arms_and_scales_are_there():
         *("grpo", "prompt-gdro", "rollout-gdro", "joint", "prompt-gdro-error", "rollout-gdro-variance"),
         *("dapo-filter", "sqrt-law", "class-gdro", "class-gdro-ema"),
     }
-    assert set(study.SCALES) == {*TINY, "1.7B", "4B", "8B", "smol"}
+    mapped = set(questions.QUESTIONS[14].scales)
+    assert set(study.SCALES) == {*TINY, *mapped, "1.7B", "4B", "8B", "smol"}
     assert study.PROFILES["full"]["scales"] == TINY
     for registry in (study.SCALES, study.ARMS):
         assert all(name == entry.name for name, entry in registry.items())
@@ -82,6 +84,12 @@ def test_every_cell_is_a_valid_configuration(tmp_path, scale, arm):
     assert config.steps_per_generation == 2
     assert config.max_steps == 2 * what.cycles
     assert json.loads(json.dumps(chosen)) == chosen
+
+
+def test_the_scales_of_the_map_differ_in_their_base_model_alone():
+    first, *others = (study.SCALES[name] for name in questions.QUESTIONS[14].scales)
+    for scale in others:
+        assert replace(first, name=scale.name, model=scale.model) == scale
 
 
 @pytest.mark.parametrize("arm", [arm for arm in study.ARMS if arm != "dapo-filter"])
