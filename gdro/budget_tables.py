@@ -299,7 +299,7 @@ def _draw(logits, rng):
 
 def _no_probability(problem):
     return ValueError(
-        f"no assignment of positive probability spends {problem.budget} rollouts above the smallest arm "
-        f"on bins of {problem.counts.tolist()} prompts; "
+        f"no assignment of positive probability spends the budget, {problem.budget} rollouts above what the "
+        f"smallest arm takes for every prompt, on bins of {problem.counts.tolist()} prompts; "
         "allow more arms (log_probs above -inf) or change the budget"
     )

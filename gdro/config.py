@@ -59,8 +59,9 @@ def preset_fields(preset, *, prompt_gdro=False, rollout_gdro=False) -> dict:
 class GDROConfig(GDROOptions, GRPOConfig):
     """Settings of `GDROTrainer`; with both adversaries off (the default) it trains as ``GRPOConfig`` does.
 
-    Panaganti et al. 2026, sections 3.1 to 3.3; defaults are the paper's where it states one (hysteresis and
-    window are the released code's). The mean budget n_bar is ``num_generations``. All
+    Panaganti et al. 2026, sections 3.1 to 3.3. The adversaries' defaults are the paper's where it states one
+    (hysteresis and window are the released code's); signal, share normalisation and the optimiser's fields
+    are not, until ``preset="paper"`` sets them. The mean budget n_bar is ``num_generations``. All
     fields are flat, so that TRL's command-line parser takes them.
 
     ``preset`` fills every field that is at its default, also one that was set to it, which cannot be told
@@ -94,6 +95,7 @@ class GDROConfig(GDROOptions, GRPOConfig):
         self.check_choices()
         self._check_seed()
         self._check_surrogate()
+        checks.whole_number("num_generations", self.num_generations, low=1)
         if self.rollout_gdro:
             self._check_budget()
         self.build_controller(

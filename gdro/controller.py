@@ -1,6 +1,6 @@
 """One object that a training loop talks to: plan before generation, observe after the update.
 
-NumPy only, so that any trainer can call it. A cycle is one round of plan, generate, observe.
+NumPy and SciPy only, so that any trainer can call it. A cycle is one round of plan, generate, observe.
 """
 
 import json
@@ -148,7 +148,7 @@ class Controller:
         bins = np.where(visited, plan.bins, -1)
         signal = np.where(visited, outcomes.signal, 0.0)
         if self.rollout is not None:
-            self.rollout.observe(bins, signal, variances=outcomes.success_variance)
+            self.rollout.observe(bins, signal, variances=outcomes.reward_variance)
         if self.prompt is not None:
             self.prompt.observe(bins, signal)
         self.classifier.observe(plan.prompt_ids, outcomes.correct, outcomes.scored)

@@ -34,7 +34,7 @@ class DifficultySettings:
         checks.boolean("exclude_extremes", self.exclude_extremes)
         narrowest = np.diff([0.0, *self.inner_edges, 1.0]).min()
         checks.real_number("hysteresis", self.hysteresis, low=0)
-        if self.hysteresis >= narrowest:
+        if self.hysteresis >= narrowest - 1e-9:  # edges are rounded numbers
             raise ValueError(
                 f"hysteresis {self.hysteresis} must be smaller than the narrowest bin, {narrowest:.6g} wide; "
                 "lower it, or use fewer bins"

@@ -29,7 +29,8 @@ def save_figure(figure, name, caption, *, data, manifests, notebook, root="figur
     a notebook.
 
     Args: ``data`` the frame behind the figure, None for a drawing; ``manifests`` of the runs it came from
-    (`runs.Frames`), empty for what was not measured here; ``notebook`` the name of the notebook that makes
+    (`runs.Frames`, or `of_rows`), empty for what was not measured here, or a text that says what it came from
+    where that was no run; ``notebook`` the name of the notebook that makes
     it. Raises ``ValueError`` for a name that is no plain word.
     """
     from gdro import figures  # matplotlib, only where something is drawn
@@ -74,12 +75,20 @@ def of_arms(manifests: dict, arms) -> dict:
     return {name: m for name, m in manifests.items() if m["arm"] in set(arms)}
 
 
-def describe(manifests: dict) -> str:
+def of_rows(kept: pd.DataFrame) -> dict:
+    """What stands for the manifests of runs of which rows are kept (`gdro.evidence.kept`)."""
+    each = kept.drop_duplicates(["scale", "arm", "seed"])[["scale", "arm", "seed", "commit"]]
+    return dict(enumerate(each.rename(columns={"commit": "git_commit"}).to_dict("records")))
+
+
+def describe(manifests: dict | str) -> str:
     """Runs in words: "tiny-s: grpo, joint (seeds 0, 1)", and the commits that made them.
 
     >>> describe({"a": {"scale": "tiny-s", "arm": "grpo", "seed": 0, "git_commit": "0123456789abc"}})
     'tiny-s: grpo (seed 0); commit 012345678'
     """
+    if isinstance(manifests, str):
+        return manifests
     if not manifests:
         return "none: nothing in it was measured here"
     arms = defaultdict(list)

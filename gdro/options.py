@@ -115,6 +115,11 @@ class GDROOptions:
                 "rollout_rule='loss' needs a signal that is never negative, got 'surrogate': set signal to "
                 "'error' or 'spread', or rollout_rule to 'gdro'"
             )
+        if self.importance_weighted and self.signal == "surrogate":
+            raise ValueError(
+                "importance_weighted=True needs losses in [0, 1], which signal 'surrogate' does not give: "
+                "set signal to 'error' or 'spread', or importance_weighted to False"
+            )
         checks.one_of("rollout_weighting", self.rollout_weighting, ("per_prompt", "per_response"))
         checks.one_of("advantage_std", self.advantage_std, ("sample", "population"))
         checks.real_number("success_threshold", self.success_threshold)

@@ -18,8 +18,8 @@ class Outcomes:
     """Outcomes of a plan, arrays (P,): NaN where an entry has too few scored rollouts for a number.
 
     ``scored`` rollouts with a reward; ``correct`` of them; ``pass_rate`` = correct / scored; ``reward`` mean;
-    ``reward_variance`` and ``success_variance`` unbiased, of two scored rollouts or more; ``signal`` the
-    prompt's loss; ``flat`` whether all its scored rewards are equal (its advantages are 0).
+    ``reward_variance`` unbiased, of two scored rollouts or more; ``signal`` the prompt's loss; ``flat``
+    whether all its scored rewards are equal (its advantages are 0).
     """
 
     scored: np.ndarray
@@ -27,7 +27,6 @@ class Outcomes:
     pass_rate: np.ndarray
     reward: np.ndarray
     reward_variance: np.ndarray
-    success_variance: np.ndarray
     signal: np.ndarray
     flat: np.ndarray
 
@@ -85,8 +84,7 @@ class Outcomes:
         first = np.zeros(size)
         first[index] = rewards
         differing = np.bincount(index.compress(rewards != first[index]), minlength=size)
-        success_variance = p * (1 - p) * several / (several - 1)
-        return cls(scored, right, p, reward, variance, success_variance, loss, differing == 0)
+        return cls(scored, right, p, reward, variance, loss, differing == 0)
 
 
 def _checked_rows(index, plan):
@@ -104,5 +102,8 @@ def _checked_rows(index, plan):
 def _booleans(name, values, size):
     array = np.asarray(values)
     if array.dtype.kind != "b" or array.shape != (size,):
-        raise TypeError(f"{name} must be booleans (shape ({size},)), got {array.dtype}, shape {array.shape}")
+        raise TypeError(
+            f"{name} must be booleans (shape ({size},)), got {array.dtype}, shape {array.shape}; "
+            "compare with a threshold, or turn 0 and 1 into booleans with .astype(bool)"
+        )
     return array

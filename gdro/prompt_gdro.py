@@ -62,9 +62,9 @@ class PromptGDRO:
     What the paper leaves open. C: ``score_clip`` 5.0. At the paper's step size 0.65 and cap 15 a weight meets
     the cap at S = ln(15) / 0.65 = 4.17, so 5 is the first round number where the cap, not the clip, bounds
     what acts on an advantage; below, the clip keeps a weight above exp(-3.25) = 1/26, so that no bin is ever
-    silenced. Losses in [0, 1] never meet it. ``share_floor`` 0.05: half of the share that each of ten bins
-    would have, so that rare bins are raised at most twentyfold, and a bin with one prompt of 256 not
-    256-fold.
+    silenced. Smoothed losses in [0, 1] meet it only where they are divided by shares. ``share_floor`` 0.05:
+    half of the share that each of ten bins would have, so that rare bins are raised at most twentyfold, and a
+    bin with one prompt of 256 not 256-fold.
 
     Departures. ``score="cumulative"`` (class-based baseline of 4.2.3) sums lbar without smoothing; its
     ``distribution`` is the softmax of the unclipped sums, exponentiated gradient as in Sagawa et al. 2020,
@@ -175,7 +175,7 @@ class PromptGDRO:
         """
         bins = self._checked_bins(bins)
         losses = checks.finite_array(
-            "losses", losses, size=bins.size, remedy="give the prompt bin -1 to leave it out"
+            "losses", losses, size=bins.size, remedy="give bin -1 and loss 0 to leave a prompt out"
         )
         taking_part = bins >= 0
         if not taking_part.any():

@@ -71,11 +71,12 @@ class GDROTrainer(ResumableGRPOTrainer):
         self.total_rollouts, self.total_completion_tokens, self._generated_tokens = 0, 0, 0
         if isinstance(train_dataset, Dataset):
             train_dataset = self._adopt(train_dataset, args)
-        elif args.prompt_gdro or args.rollout_gdro:
+        elif not args.plain:
             raise ValueError(
-                f"prompt_gdro={args.prompt_gdro}, rollout_gdro={args.rollout_gdro} need a map-style "
-                "datasets.Dataset, whose prompts come back and can be told apart; got "
-                f"{type(train_dataset).__name__}. Load it whole, or turn both off"
+                f"prompt_gdro={args.prompt_gdro}, rollout_gdro={args.rollout_gdro}, "
+                f"advantage_clip={args.advantage_clip}, advantage_std={args.advantage_std!r} need a "
+                "map-style datasets.Dataset, whose prompts come back and can be told apart; got "
+                f"{type(train_dataset).__name__}. Load it whole, or leave these at their defaults"
             )
         super().__init__(model, reward_funcs, args, train_dataset, *rest, **kwargs)
         if args.success_reward is not None and args.success_reward not in self.reward_func_names:

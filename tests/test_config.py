@@ -200,6 +200,16 @@ def test_a_switch_is_true_or_false_and_nothing_else(tmp_path, name, value):
         GDROOptions(**{name: value}).controller(3, mean_budget=4)
 
 
+def test_importance_weights_need_losses_in_the_unit_interval():
+    with pytest.raises(ValueError, match=r"needs losses in .* 'surrogate' does not give"):
+        GDROOptions(importance_weighted=True, selection="sample", signal="surrogate").check_choices()
+
+
+def test_the_mean_budget_is_a_whole_number(tmp_path):
+    with pytest.raises((TypeError, ValueError), match=r"num_generations must be a whole number, got 4\.5"):
+        config(tmp_path, rollout_gdro=True, num_generations=4.5, per_device_train_batch_size=9)
+
+
 @pytest.mark.parametrize("name", ["rollouts_min", "window", "num_bins", "pass_k"])
 def test_fractions_of_counts_are_refused(tmp_path, name):
     with pytest.raises((TypeError, ValueError), match=r"2\.5"):

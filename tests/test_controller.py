@@ -100,6 +100,14 @@ def test_the_adversaries_are_shown_the_signal(signal):
     np.testing.assert_allclose(one.prompt.scores[0], np.mean(expected))
 
 
+@pytest.mark.parametrize("rewards", [[-1.0, 1.0, 1.0, -1.0], [0.1, 0.2, 0.3, 0.4]])
+def test_the_rollout_adversary_sees_the_variance_of_rewards_not_of_successes(rewards):
+    spy = Spy()
+    one = Controller(OnlineDifficultyClassifier(5, edges=BINS), None, spy, success_threshold=0.0)
+    one.observe(one.plan([3]), [0] * 4, rewards)
+    np.testing.assert_allclose(spy.shown[0][2], [np.var(rewards, ddof=1)])
+
+
 def test_real_rewards_are_right_above_the_threshold_unless_told():
     one = controller(rollout=None, success_threshold=0.0)
     one.observe(one.plan([0, 1]), [0, 0, 1, 1], [-1.0, 1.0, -1.0, 0.0])

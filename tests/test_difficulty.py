@@ -279,6 +279,7 @@ def test_bad_observations_are_refused_and_change_nothing(call, error, message, e
         ({"edges": []}, "edges is empty; .* 1 for one bin"),
         ({"hysteresis": 0.1}, "hysteresis 0.1 must be smaller than the narrowest bin, 0.1 wide"),
         ({"edges": [0.4, 0.45], "hysteresis": 0.06}, "narrowest bin, 0.05 wide"),
+        ({"edges": [0.5, 0.53], "hysteresis": 0.03}, "narrowest bin, 0.03 wide"),
         ({"hysteresis": -0.01}, "hysteresis must be at least 0, got -0.01"),
         ({"window": 0}, "window must be at least 1, got 0"),
         ({"k": 0}, "k must be at least 1"),

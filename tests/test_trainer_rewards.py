@@ -211,6 +211,8 @@ def test_a_stream_is_refused_with_an_adversary_and_is_grpo_without(tmp_path):
     for adversary in ("prompt_gdro", "rollout_gdro"):
         with pytest.raises(ValueError, match=rf"{adversary}=True.*map-style.*got IterableDataset"):
             tiny.make(tmp_path, dataset=stream(), **{adversary: True})
+    with pytest.raises(ValueError, match=r"advantage_clip=5\.0.*map-style.*got IterableDataset"):
+        tiny.make(tmp_path, dataset=stream(), advantage_clip=5.0)
     trainer = tiny.train(tmp_path, dataset=stream(), max_steps=2)
     assert trainer.controller is None
     theirs = tiny.train(tmp_path, dataset=stream(), max_steps=2, trainer=GRPOTrainer)
