@@ -45,6 +45,7 @@ def test_bin_edges_belong_to_the_upper_bin():
     assert transfer.bin_shares(frame).tolist() == pytest.approx(np.array([2, 1, 0, 1, 0, 0, 0, 1, 0, 1]) / 6)
 
 
+# plain TRL, as it comes: it asks for pinned memory, and says that a CPU has none
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
 def test_everything_that_is_recorded_of_a_model(toy, tmp_path):
     model, tokenizer = toy

@@ -24,6 +24,8 @@ NO_REWARDS = [
     ([0.0] * 7 + [10**400], ValueError, "for completion 7"),
     ([0.0] * 7 + ["1"], ValueError, "returned '1' for completion 7"),
     ([0.0] * 7 + [float("nan")], ValueError, "returned nan for completion 7"),
+    ([0.0] * 7 + [float("inf")], ValueError, "returned inf for completion 7"),
+    ([0.0] * 7 + [float("-inf")], ValueError, "returned -inf for completion 7"),
     ([0.0] * 7 + [[1.0]], ValueError, r"returned \[1\.0\] for completion 7"),
     ([0.0] * 7 + [1j], ValueError, "returned 1j for completion 7"),
 ]
