@@ -150,7 +150,7 @@ PROFILES = MappingProxyType(
                 "seeds": (0,),
             }
         ),
-        "full": MappingProxyType({"scales": TINY, "arms": tuple(MAIN), "seeds": (0, 1, 2, 3, 4)}),
+        "full": MappingProxyType({"scales": TINY, "arms": tuple(MAIN), "seeds": tuple(range(10))}),
     }
 )
 

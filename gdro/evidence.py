@@ -259,15 +259,17 @@ def kept(load) -> pd.DataFrame:
     """What is kept of runs whose steps are not: each held-out prompt at the last step, and what was spent.
 
     ``load`` finished runs of the run store (`gdro.runs.Frames`). Columns: scale, arm, seed, step, suite,
-    prompt_id, correct, k; rollouts and tokens (completion tokens) that training took; commit.
+    prompt_id, correct, k; rollouts and tokens (completion tokens) that training took; training (pass rate of
+    the batch, each prompt once, as the mean over all cycles: what lies under the learning curve); commit.
     """
+    curves = load.steps.groupby(RUN, sort=False)["pass_rate"].mean().rename("training")
     spent = pd.DataFrame(
         [
             [key.scale, key.arm, key.seed, run["rollouts"], run["tokens"], run["git_commit"]]
             for key, run in zip(load.runs, load.manifests.values(), strict=True)
         ],
         columns=[*RUN, "rollouts", "tokens", "commit"],
-    )
+    ).merge(curves.reset_index(), on=RUN, how="left")
     rows = final_step(load.evaluations)[[*RUN, "step", "suite", "prompt_id", "correct", "k"]]
     return rows.merge(spent, on=RUN, how="left", validate="many_to_one")
 

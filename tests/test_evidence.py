@@ -213,7 +213,8 @@ def load(arm, correct):
     key = RunKey("s", arm, 0)
     rows = pd.concat([evaluation(0, arm, [0] * len(correct)), evaluation(9, arm, correct)])
     manifest = {"rollouts": 20, "tokens": 200, "git_commit": "abc", "settings": {}}
-    return SimpleNamespace(runs=(key,), evaluations=rows, manifests={str(key): manifest})
+    steps = pd.DataFrame({"scale": "s", "arm": arm, "seed": 0, "pass_rate": [0.25, np.nan, 0.75, np.nan]})
+    return SimpleNamespace(runs=(key,), evaluations=rows, steps=steps, manifests={str(key): manifest})
 
 
 def test_differences_by_seed_are_those_that_are_summed_up():
@@ -241,6 +242,7 @@ def test_opened_counts_the_seeds_that_end_high():
 
 def test_what_is_kept_of_a_run_is_its_last_step_and_what_it_cost():
     table = evidence.kept(load("grpo", [2, 8, 0, 4]))
+    assert set(table["training"]) == {0.5}
     assert set(table["step"]) == {9}
     assert table["correct"].tolist() == [2, 8, 0, 4]
     assert table[["rollouts", "tokens", "commit"]].drop_duplicates().to_numpy().tolist() == [[20, 200, "abc"]]
