@@ -22,7 +22,8 @@ def effects(found, title, unit="points of mean@8", factor=100, against="grpo", s
     """
     scales = list(dict.fromkeys(found["scale"])) or [""]
     arms = list(dict.fromkeys(found["arm"]))
-    height = 0.75 + 0.13 * title.count("\n") + 0.2 * max(2, len(arms))
+    narrow = len(scales) > 3  # panels: their titles take two lines
+    height = 0.75 + 0.13 * (title.count("\n") + narrow) + 0.2 * max(2, len(arms))
     with style():
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.subplots(1, len(scales), squeeze=False, sharey=True)[0]
@@ -36,7 +37,8 @@ def effects(found, title, unit="points of mean@8", factor=100, against="grpo", s
                 at = dots["arm"].map(arms.index)
                 axis.plot(factor * dots["difference"], at + 0.28, ".", color="#909090", markersize=2.5)
             _points(axis, own, arms, factor)
-            axis.set_title(f"{scale} ({seeds_text(own['seeds'])})")
+            words = scale, f"({seeds_text(own['seeds'])})"
+            axis.set_title(("\n" if narrow else " ").join(words), **({"fontsize": 7} if narrow else {}))
         if arms:
             axes[0].set_yticks(range(len(arms)), [tables.label(arm) for arm in arms])
             axes[0].set_ylim(len(arms) - 0.4, -0.6)
