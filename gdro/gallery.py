@@ -30,8 +30,8 @@ def save_figure(figure, name, caption, *, data, manifests, notebook, root="figur
 
     Args: ``data`` the frame behind the figure, None for a drawing; ``manifests`` of the runs it came from
     (`runs.Frames`, or `of_rows`), empty for what was not measured here, or a text that says what it came from
-    where that was no run; ``notebook`` the name of the notebook that makes
-    it. Raises ``ValueError`` for a name that is no plain word.
+    where that was no run; ``notebook`` the name of the notebook that makes it. Raises ``ValueError``
+    for a name that is no plain word.
     """
     from gdro import figures  # matplotlib, only where something is drawn
 
