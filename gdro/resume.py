@@ -18,7 +18,11 @@ from gdro import checkpoints
 
 logger = logging.getLogger(__name__)
 
-_TORCH_CANNOT_WRITE = ("inline_container", "iostream error")  # in the RuntimeError of torch.save
+_TORCH_CANNOT_WRITE = (
+    "inline_container",
+    "iostream error",
+    "Parent directory",
+)  # in torch.save's RuntimeError
 
 _CYCLE_SETTINGS = (
     "seed",
@@ -167,7 +171,7 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model, trial):
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-        with _named_if_not_written(folder):
+        with named_if_not_written(folder):
             if self.args.should_save:
                 checkpoints.remove_marker(folder)
                 self._remove_torn(folder)
@@ -191,18 +195,18 @@ class ResumableGRPOTrainer(GRPOTrainer):
 
 
 @contextlib.contextmanager
-def _named_if_not_written(folder):
-    """Turn what the writers of the block raise on a full or read-only disk into one ``OSError`` that says
-    what is left."""
+def named_if_not_written(folder):
+    """Turn what the writers of the block raise on a full, read-only or vanished disk into one ``OSError``
+    that says what is left."""
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not any(words in str(error) for words in _TORCH_CANNOT_WRITE):
             raise
-        raise OSError(
-            f"{folder} was not written ({error}); make room, or the folder writable, and resume: an earlier "
-            "complete checkpoint is as it was"
-        ) from error
+        left = "make room, or the folder writable, and resume: an earlier complete checkpoint is as it was"
+        if not folder.parent.exists():
+            left = "the folder it is in was removed meanwhile: let nobody remove it, and start the run again"
+        raise OSError(f"{folder} was not written ({error}); {left}") from error
 
 
 def _to_arrays(value):

@@ -20,8 +20,15 @@ LOCK = ".lock"
 
 def remove_folder(folder: Path) -> None:
     """Remove a folder with all that is in it, where there is one; what cannot be removed is an error."""
-    if folder.exists():
+    if not folder.exists():
+        return
+    try:
         shutil.rmtree(folder)
+    except OSError as error:
+        raise OSError(
+            f"{folder} could not be removed ({error}): make it writable, let nobody else remove it, and "
+            "start again"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -243,9 +250,9 @@ class RunWriter:
 
     def _write_manifest(self, facts, **stage):
         self.manifest.update(plain(facts), **stage)
-        if stage:
-            self.manifest[runs.FILES] = runs.table_hashes(self.folder)
         with self._writing(runs.MANIFEST):
+            if stage:
+                self.manifest[runs.FILES] = runs.table_hashes(self.folder)
             runs.write_manifest(self.folder, self.manifest)
 
     @contextlib.contextmanager
@@ -254,6 +261,7 @@ class RunWriter:
         try:
             yield
         except OSError as error:
+            self._check_held()
             raise RunError(
                 f"run {self.key}: {name} could not be written ({error}); what was there is whole: make room "
                 "or the folder writable, then start the run again, and it goes on from its last checkpoint"

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import trl
 from torch.distributed.elastic.multiprocessing.errors import ErrorHandler, record
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, TrainerCallback
 from trl import get_peft_config
 
 from gdro import benchmarks, estimate, planning, runs
@@ -65,7 +65,7 @@ def train(settings: Settings, progress: Progress | None = None) -> Path:
     if run.record is not None:
         return _recorded(settings, progress)
     # one process of the run holds the folder for all of them
-    with locked(args.output_dir) if args.should_save else nullcontext():
+    with locked(args.output_dir) if args.should_save else nullcontext(lambda: None) as check_held:
         newest = latest_complete(args.output_dir)
         if newest is not None and not run.resume:
             raise ValueError(
@@ -73,10 +73,26 @@ def train(settings: Settings, progress: Progress | None = None) -> Path:
                 "another output_dir"
             )
         trainer = _trainer(settings)
+        trainer.add_callback(_Held(check_held))
         trainer.train(resume_from_checkpoint=newest)
+        check_held()
         folder = Path(args.output_dir) / "model"
         trainer.save_model(str(folder))
     return folder
+
+
+class _Held(TrainerCallback):
+    """Ends a training before it saves into a folder that is no longer the one that it holds."""
+
+    def __init__(self, check_held):
+        self.check_held = check_held
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """Look where a checkpoint follows."""
+        if control.should_save:
+            self.check_held()
+
+    on_epoch_end = on_step_end
 
 
 def _trainer(settings):

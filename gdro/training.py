@@ -16,6 +16,7 @@ from gdro.dapo_filter import FilteredGRPOTrainer
 from gdro.evaluation import evaluate
 from gdro.provenance import weights_hash
 from gdro.recorder import Recorder
+from gdro.resume import named_if_not_written
 from gdro.run_writer import remove_folder
 from gdro.runs import RunError
 from gdro.trainer import GDROTrainer
@@ -168,10 +169,11 @@ def _kept(folder, here):
     """Where to save a model: another name, which is renamed at the end, so that ``folder`` is whole or not
     there. Files are touched where ``here`` is true."""
     temporary = folder.with_name(f".{folder.name}.tmp")
-    if here:
-        remove_folder(temporary)
-    yield temporary
-    if here:
-        (temporary / "training_args.bin").unlink(missing_ok=True)  # a pickle that names folders
-        remove_folder(folder)
-        os.replace(temporary, folder)
+    with named_if_not_written(folder):
+        if here:
+            remove_folder(temporary)
+        yield temporary
+        if here:
+            (temporary / "training_args.bin").unlink(missing_ok=True)  # a pickle that names folders
+            remove_folder(folder)
+            os.replace(temporary, folder)

@@ -1,4 +1,5 @@
-"""Runs a function in a process of its own and kills it: at one of its file operations, or after a time.
+"""Runs a function in a process of its own and kills it: at one of its file operations, or after a time. Or
+removes a folder there, in place of killing it.
 
 The process is forked from a server that has imported the package, so that an attempt costs what it does and
 not the seconds of an import. File operations are those that Python's audit hooks see (open, rename, remove,
@@ -8,6 +9,7 @@ meets every order in which files can be left behind.
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 from dataclasses import dataclass
@@ -29,10 +31,11 @@ class Attempt:
 
 class _Killer:
     """An audit hook that kills its process at the operation number ``at``; torn: a file about to get its
-    name is cut in half first, which is what a kill in the middle of writing it leaves."""
+    name is cut in half first, which is what a kill in the middle of writing it leaves; removed: that folder
+    is removed, and the process goes on."""
 
-    def __init__(self, folder, at, torn):
-        self.folder, self.at, self.torn, self.count = str(folder), at, torn, 0
+    def __init__(self, folder, at, torn, removed):
+        self.folder, self.at, self.torn, self.count, self.removed = str(folder), at, torn, 0, removed
 
     def __call__(self, event, arguments):
         if event not in OPERATIONS or not _path(*arguments).startswith(self.folder):
@@ -40,6 +43,9 @@ class _Killer:
         self.count += 1
         if self.count == self.at:
             self.at = None
+            if self.removed is not None:
+                shutil.rmtree(self.removed, ignore_errors=True)  # not there yet
+                return
             if self.torn and event == "os.rename" and Path(arguments[0]).is_file():
                 os.truncate(arguments[0], Path(arguments[0]).stat().st_size // 2)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -64,11 +70,11 @@ def _work(connection, path, function, arguments, killer):
     connection.send((killer.count, error))
 
 
-def attempt(function, *arguments, folder, at=None, torn=False, after=None) -> Attempt:
+def attempt(function, *arguments, folder, at=None, torn=False, after=None, removed=None) -> Attempt:
     """Call ``function(*arguments)`` in another process; kill it at its operation ``at`` below ``folder``, or
-    ``after`` seconds, where it has not ended by then."""
+    ``after`` seconds, where it has not ended by then. The folder ``removed`` is removed at ``at`` instead."""
     ours, theirs = CONTEXT.Pipe(duplex=False)
-    work = (theirs, sys.path, function, arguments, _Killer(folder, at, torn))
+    work = (theirs, sys.path, function, arguments, _Killer(folder, at, torn, removed))
     process = CONTEXT.Process(target=_work, args=work)
     process.start()
     theirs.close()
