@@ -8,6 +8,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+_HERE = Path(__file__).resolve().parent
 PACKAGES = ("gdro", "torch", "transformers", "trl", "datasets", "accelerate", "numpy")
 
 
@@ -34,14 +35,25 @@ def surroundings(data_fingerprint: str) -> dict:
 
 
 def _commit() -> str:
-    """Commit of the repository, with "+changes" where the package differs from it; "unknown" outside one."""
+    """Commit of the repository, with "+changes" where the package differs from it; "unknown" outside one, and
+    without git. A git that fails raises ``RuntimeError`` with what it said."""
     if shutil.which("git") is None:
         return "unknown"
-    where = ["git", "-C", str(Path(__file__).resolve().parent)]
-    head = subprocess.run([*where, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    if head.returncode:
+    head, said = _git("rev-parse", "HEAD")
+    if "not a git repository" in said:
         return "unknown"
-    changed = subprocess.run(
-        [*where, "status", "--porcelain", "."], capture_output=True, text=True, check=False
-    )
-    return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
+    changed, other = _git("status", "--porcelain", ".")
+    if said or other:
+        raise RuntimeError(
+            f"git cannot tell the commit of {_HERE}, which a run records ({said or other}): mend that, and "
+            "start again"
+        )
+    return head + ("+changes" if changed else "")
+
+
+def _git(*words):
+    """What git prints about the package's folder, and what it says of its failure, "" where it has none."""
+    command, plain = ["git", "-C", str(_HERE), *words], os.environ | {"LC_ALL": "C"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=plain)
+    failure = done.stderr.strip() or f"exit status {done.returncode}"
+    return done.stdout.strip(), failure if done.returncode else ""
