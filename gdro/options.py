@@ -31,7 +31,9 @@ def _option(default, text):
 class GDROOptions:
     """What `gdro.config.GDROConfig` adds to TRL's settings, with the same names, defaults and meaning.
 
-    Sections 3.1 to 3.3, Panaganti et al. 2026; both adversaries off by default.
+    Sections 3.1 to 3.3, Panaganti et al. 2026; both adversaries off by default. The options of the bandit
+    over rollouts (``arm_*``, price, selection, utility, importance weights) are those of ``rollout_rule``
+    "gdro"; of the other rules "released" takes the price's step size, and the rest none of them.
 
     >>> GDROOptions(prompt_gdro=True).controller(5, mean_budget=4).prompt.num_bins
     10
@@ -73,7 +75,9 @@ class GDROOptions:
     )
     arm_step_size: float = _option(0.65, "Step size over the arms.")
     arm_exploration: float = _option(0.01, "Exploration over the arms.")
-    arm_ema_rate: float | None = _option(0.4, "Rate of the arms' moving average; None accumulates.")
+    arm_ema_rate: float | None = _option(
+        0.4, "Rate of the arms' moving average; None accumulates. Of rollout_rule 'gdro' alone."
+    )
     price_step_size: float = _option(0.05, "alpha_mu of eq. (21).")
     selection: str = _option("map", "'map' (paper) or 'sample'.")
     utility: str = _option("loss", "'loss', 'adversarial' or 'variance'.")
@@ -94,6 +98,11 @@ class GDROOptions:
             raise ValueError(
                 f"bin_column must be the name of a column of the data set, got {self.bin_column!r}; leave it "
                 "None for bins from outcomes"
+            )
+        if self.bin_column is not None and self.exclude_extremes:
+            raise ValueError(
+                f"exclude_extremes=True has no effect on the fixed bins of bin_column={self.bin_column!r}: "
+                "set it to False, or bin_column to None"
             )
         if self.bin_edges is not None and np.ndim(self.bin_edges) != 1:
             raise ValueError(

@@ -177,6 +177,10 @@ def test_an_adversary_that_is_off_lets_no_typo_pass(tmp_path, changes):
         ({"bin_edges": "0.5"}, "bin_edges must be a list of ascending inner edges in (0, 1), got '0.5'"),
         ({"bin_column": 3}, "bin_column must be the name of a column of the data set, got 3; leave it None"),
         ({"bin_column": ""}, "bin_column must be the name of a column of the data set, got ''"),
+        (
+            {"bin_column": "kind", "exclude_extremes": True},
+            "exclude_extremes=True has no effect on the fixed bins of bin_column='kind': set it to False",
+        ),
     ],
 )
 def test_an_error_begins_with_the_field_that_the_user_set(tmp_path, changes, message):
