@@ -99,10 +99,10 @@ def table1(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def label(arm: str) -> str:
-    """The name of an arm as figures and tables print it.
+    """The name of an arm as figures and tables print it; any other, such as a contrast's, is its own.
 
-    >>> label("grpo"), label("base")
-    ('GRPO', 'base model')
+    >>> label("grpo"), label("base"), label("effect of the data")
+    ('GRPO', 'base model', 'effect of the data')
     """
     return ARMS[arm].label if arm in ARMS else {"base": "base model"}.get(arm, arm)
 

@@ -39,6 +39,7 @@ class FirstErrors(ErrorHandler):
     """Tells what started the processes of the error in this one, which is its last word where it came first.
 
     That another process is gone is no error of this one, though it may be seen here before it is seen there.
+    Told by the words of gloo, which processes on the CPU talk by; those of NCCL are kept like any error.
     """
 
     def record_exception(self, e):
