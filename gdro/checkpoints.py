@@ -17,13 +17,14 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from gdro.seals import file_hash
+from gdro.seals import file_hash, file_hashes
 
 logger = logging.getLogger(__name__)
 
 SCHEMA = 1
 MARKER = "gdro_complete.json"
 STATE = "gdro_state"
+_MARKED = {"schema", "step", "files", "sha256"}  # what a marker says; without hashes before there were any
 _FOLDER = re.compile(r"checkpoint-(\d+)")
 
 
@@ -82,9 +83,8 @@ def read_state(folder, stem):
 def write_marker(folder, step):
     """Declare ``folder`` complete at optimiser step ``step``: every file in it with its size and hash."""
     folder = Path(folder)
-    paths = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != MARKER]
-    files = {str(path.relative_to(folder)): path.stat().st_size for path in paths}
-    hashes = {str(path.relative_to(folder)): file_hash(path) for path in paths}
+    hashes = {name: value for name, value in file_hashes(folder).items() if name != MARKER}
+    files = {name: (folder / name).stat().st_size for name in hashes}
     text = json.dumps({"schema": SCHEMA, "step": step, "files": files, "sha256": hashes}, indent=1)
     _replace(folder / MARKER, lambda path: path.write_text(text))
 
@@ -142,6 +142,9 @@ def _marker(folder):
             f"{folder} has schema {content['schema']!r}, this version reads {SCHEMA}; resume with the "
             f"version that wrote it, or move {Path(folder).name} away to go on without it"
         )
+    unknown = content.keys() - _MARKED
+    if unknown:
+        raise ValueError(f"it has the unknown entry {min(unknown)!r}")
     sizes, hashes = content["files"], content.get("sha256", {})
     outside = [name for name in sizes if not _is_inside(name)]
     if outside:

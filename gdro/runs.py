@@ -48,6 +48,7 @@ REQUIRED = {
 }
 TABLES = tuple(REQUIRED)
 MANIFEST_KEYS = ("schema", "scale", "arm", "seed", "stage", "finished", "settings", "wall_seconds")
+_COLUMNS = "gdro_columns"  # metadata of a table, since pages have checksums and the names of columns none
 FILES = "files"  # manifest key: hash of every table, from "trained" on
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FOLDER = re.compile(rf"({_NAME.pattern})/({_NAME.pattern})/seed-(0|[1-9][0-9]*)")
@@ -118,10 +119,16 @@ def write_json(path, value) -> None:
 
 
 def write_table(path, frame: pd.DataFrame) -> None:
-    """Write a frame as parquet, atomically, with the schema number of this module in its metadata."""
+    """Write a frame as parquet, atomically, with the schema number of this module and the frame's columns in
+    its metadata."""
     frame = frame.reset_index(drop=True)
-    frame.attrs = {"gdro_schema": SCHEMA}
+    frame.attrs = {"gdro_schema": SCHEMA, _COLUMNS: _columns(frame)}
     write_atomically(path, lambda p: frame.to_parquet(p, index=False, write_page_checksum=True))
+
+
+def _columns(frame):
+    """Names of a frame's columns, with the type of those of numbers, which are read as they were written."""
+    return {name: str(kind) if kind.kind in "biuf" else "" for name, kind in frame.dtypes.items()}
 
 
 def write_manifest(folder, manifest: dict) -> None:
@@ -233,6 +240,9 @@ def read_table(store, key: RunKey, table: str) -> pd.DataFrame:
             f"run {key}: {path.name} has schema {schema} where this version reads {SCHEMA}: "
             f"use the version that made it, or {_redo(key)}"
         )
+    written, there = frame.attrs.pop(_COLUMNS, None), _columns(frame)
+    if written is not None and written != there | {c: "" for c, kind in written.items() if not kind}:
+        raise RunError(f"run {key}: {path.name} has other columns than were written: {_redo(key)}")
     return frame
 
 

@@ -13,6 +13,12 @@ def file_hash(path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def file_hashes(folder) -> dict[str, str]:
+    """Hash of every file of a folder and of those in it, by path inside."""
+    paths = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): file_hash(path) for path in paths}
+
+
 def sealed(value: dict) -> dict:
     """``value``, plain data, with the hash of it under ``KEY``."""
     return {**value, KEY: _hash(value)}

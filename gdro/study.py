@@ -14,6 +14,7 @@ from gdro.progress import Progress, calm, no_bars
 from gdro.provenance import surroundings, weights_hash
 from gdro.run_writer import RunWriter, plain, refuse_other_settings
 from gdro.runs import RunError, RunKey, load_runs
+from gdro.seals import file_hashes
 from gdro.start import base_model, grader, held_out, repository, resolve, training_data
 from gdro.study_arms import StudyArm
 
@@ -183,6 +184,9 @@ def evaluate_cell(scale, arm, seed, store="data/runs", suites=None, progress=Non
         shown = Progress(f"evaluate {key}", 2 * len(data), progress, unit="prompt")
         base = _lent_base(store, key, manifest["settings"]["model_fingerprint"], plan)
         if base is None:
+            if what.recipe is None:  # those with one name a revision of the hub
+                started = manifest["settings"] | {"model_fingerprint": weights_hash(start)}
+                refuse_other_settings(key, manifest, started)
             base = evaluate_folder(start, data, grader(what), plan, shown, 0, engine).assign(step=0)
         trained = writer.folder / "model"
         final = evaluate_folder(trained, data, grader(what), plan, shown, len(data), engine)
@@ -292,9 +296,14 @@ def _lent_base(store, key, model_fingerprint, plan):
 
 
 def _check_model(key, folder, manifest):
-    """Refuse a trained model that is gone, or not the one that was trained (known since it is recorded)."""
-    there, wanted = (folder / "config.json").is_file(), manifest.get("trained_model")
-    if not there or (wanted is not None and weights_hash(folder) != wanted):
+    """Refuse a trained model that is gone, or not the one that was trained (known since it is recorded, by
+    its weights and then by all of its files)."""
+    there, same = (folder / "config.json").is_file(), True
+    if "model_files" in manifest:
+        same = file_hashes(folder) == manifest["model_files"]
+    elif there and "trained_model" in manifest:
+        same = weights_hash(folder) == manifest["trained_model"]
+    if not (there and same):
         raise RunError(
             f"run {key}: its model/ {'was changed or damaged after training' if there else 'is gone'}: "
             f"remove the folder {key} from the store and make the run again"

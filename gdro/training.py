@@ -14,11 +14,11 @@ from gdro.checkpoints import STATE, latest_complete, read_state, refuse_damaged
 from gdro.config import GDROConfig
 from gdro.dapo_filter import FilteredGRPOTrainer
 from gdro.evaluation import evaluate
-from gdro.provenance import weights_hash
 from gdro.recorder import Recorder
 from gdro.resume import named_if_not_written
 from gdro.run_writer import remove_folder
 from gdro.runs import RunError
+from gdro.seals import file_hashes
 from gdro.trainer import GDROTrainer
 
 _SAFE = {"local_files_only": True, "trust_remote_code": False}
@@ -99,7 +99,7 @@ def record_training(writer, folder, make, max_steps, budget, progress) -> None:
                 part.save_pretrained(temporary)
     if writer is not None:
         facts = {"threads": torch.get_num_threads(), "trained_steps": writer.last_step}
-        facts["trained_model"] = weights_hash(Path(folder) / "model")
+        facts["model_files"] = file_hashes(Path(folder) / "model")
         if torch.cuda.is_available():
             facts["gpus"] = [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
         writer.trained(**facts)

@@ -56,12 +56,12 @@ def save_and_rotate(folder):
     trainer.train(resume_from_checkpoint=checkpoints.latest_complete(folder))
 
 
-def evaluate(store, arm):
-    """Evaluate the small cell of ``arm`` on one suite."""
+def evaluate(store, arm, model=None):
+    """Evaluate the small cell of ``arm`` on one suite, as trained from ``model``."""
     from gdro import study
 
     killed_run.make_small()
-    study.evaluate_cell("tiny-s", arm, 0, store, suites=SUITES, progress="none")
+    study.evaluate_cell("tiny-s", arm, 0, store, suites=SUITES, progress="none", model=model)
 
 
 # what must hold

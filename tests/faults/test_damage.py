@@ -67,6 +67,46 @@ def test_a_flipped_bit_in_a_finished_run_is_found(tmp_path, name, count):
     assert_refused(tmp_path)
 
 
+@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("table", ["steps", "bins"])
+def test_a_flipped_bit_in_the_record_of_a_run_on_its_way_is_found(tmp_path, table, count):
+    """Its manifest has no hash of it yet: the pages have checksums, and the columns are written down. What
+    is read otherwise is cut short, and a checkpoint that is further is not gone on with."""
+    with RunWriter.open(tmp_path, key(), SETTINGS) as writer:
+        record(writer, 1, 6)
+        writer.flush()
+    path, whole = key().folder(tmp_path) / f"{table}.parquet", runs.read_table(tmp_path, key(), table)
+    data, refused = path.read_bytes(), 0
+    for bit in bits(data, count, seed=3):
+        path.write_bytes(flipped(data, bit))
+        try:
+            with RunWriter.open(tmp_path, key(), SETTINGS) as writer:
+                writer.cut_back(6)
+        except RunError as error:
+            assert "tiny-s/grpo/seed-0" in str(error)  # noqa: PT017
+            refused += 1
+        else:
+            pd.testing.assert_frame_equal(runs.read_table(tmp_path, key(), table), whole)
+    assert refused > count / 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda f: f.rename(columns={"pass_rate": "pass_rat5"}), lambda f: f.astype({"pass_rate": "float32"})],
+    ids=["name", "type"],
+)
+def test_a_record_with_another_column_than_was_written_is_found(tmp_path, change):
+    with RunWriter.open(tmp_path, key(), SETTINGS) as writer:
+        record(writer, 1, 6)
+        writer.flush()
+    path = key().folder(tmp_path) / "steps.parquet"
+    change(pd.read_parquet(path)).to_parquet(path, index=False)
+    with pytest.raises(
+        RunError, match=r"steps.parquet has other columns than were written: remove the folder"
+    ):
+        runs.read_record(tmp_path, key())
+
+
 @pytest.mark.parametrize("name", [*TABLES, runs.MANIFEST])
 @pytest.mark.parametrize("kept", [0.0, 0.5, 0.99])
 def test_a_file_of_a_finished_run_that_is_cut_short_is_found(tmp_path, name, kept):
@@ -173,8 +213,10 @@ def test_a_flipped_bit_in_a_checkpoint_is_found(checkpoint, name, count):
     for bit in bits(data, count, seed=2):
         path.write_bytes(flipped(data, bit))
         reason = why_refused(checkpoint)
-        if reason is None:  # in a marker: white space, the step, or the name of the hashes
+        if reason is None:  # in a marker: white space, or the step, which is read from the folder's name
             assert name == checkpoints.MARKER
+            read, written = json.loads(path.read_bytes()), json.loads(data)
+            assert read | {"step": 3} == written
         else:
             assert "read as something else" not in reason
 

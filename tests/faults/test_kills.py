@@ -144,13 +144,28 @@ def test_evaluation_killed_before_file_operations(trained, tmp_path, torn):
 
 @pytest.mark.faults
 def test_a_trained_model_that_changed_is_not_evaluated(trained, tmp_path):
-    """One bit, or the whole folder: it says which, and the run stays what it was."""
+    """One bit of any of its files, or the whole folder: it says which, and the run stays what it was."""
     arm, whole, *_ = trained
     store = jobs.copied(whole / "trained", tmp_path / "store")
-    weights = key(arm).folder(store) / "model" / "model.safetensors"
-    weights.write_bytes(flipped(weights.read_bytes(), 8 * 5000))
-    error = attempt(jobs.evaluate, store, arm, folder=store).error
-    assert error.startswith(f"RunError: run tiny-s/{arm}/seed-0: its model/ was changed or damaged")
-    shutil.rmtree(weights.parent)
+    model = key(arm).folder(store) / "model"
+    for path in sorted(model.iterdir()):
+        data = path.read_bytes()
+        path.write_bytes(flipped(data, 4 * len(data)))
+        error = attempt(jobs.evaluate, store, arm, folder=store).error
+        assert error.startswith(f"RunError: run tiny-s/{arm}/seed-0: its model/ was changed or damaged"), path
+        path.write_bytes(data)
+    shutil.rmtree(model)
     assert "its model/ is gone: remove the folder" in attempt(jobs.evaluate, store, arm, folder=store).error
+    assert runs.stage(store, key(arm)) == "trained"
+
+
+@pytest.mark.faults
+def test_another_base_model_than_was_trained_from_is_not_evaluated(trained, tmp_path):
+    arm, whole, *_ = trained
+    store = jobs.copied(whole / "trained", tmp_path / "store")
+    model = jobs.copied(key(arm).folder(store) / "model", tmp_path / "model")
+    error = attempt(jobs.evaluate, store, arm, model, folder=store).error
+    assert error.startswith(
+        f"RunError: run tiny-s/{arm}/seed-0 was made with other settings (model_fingerprint"
+    )
     assert runs.stage(store, key(arm)) == "trained"
