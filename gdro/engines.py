@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gdro import checks
+from gdro.rows import positions
 
 DECODINGS = MappingProxyType(
     {
@@ -47,9 +48,11 @@ def check_decoding(temperature, top_p, top_k, samples):
 
 
 class Engine(ABC):
-    """A model that completes prompts. ``rows``: completions of a batch that suit it, where nobody says."""
+    """A model that completes prompts. ``rows``: completions of a batch that suit it, where nobody says;
+    ``positions``: tokens of a prompt and its completion, None where the engine itself refuses more."""
 
     rows: int
+    positions: int | None = None
 
     @classmethod
     @abstractmethod
@@ -86,7 +89,7 @@ class TransformersEngine(Engine):
     rows = 512
 
     def __init__(self, model):
-        self.model = model
+        self.model, self.positions = model, positions(model)
 
     @classmethod
     def load(cls, folder, **options):

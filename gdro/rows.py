@@ -46,6 +46,21 @@ def refuse_empty_prompts(dataset):
             raise ValueError(f"row {row} has an empty prompt ({prompt!r}); leave it out of the data set")
 
 
+def positions(model):
+    """Tokens that a transformers model has positions for, or None where it does not say."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def refuse_long_prompt(what, length, limit):
+    """``ValueError`` for a prompt of ``length`` tokens that leaves a model of ``limit`` positions none for a
+    completion."""
+    if limit is not None and length >= limit:
+        raise ValueError(
+            f"{what} has {length} tokens, and the model has positions for {limit}, completion included: "
+            "leave it out, or shorten it"
+        )
+
+
 def fixed_bins(dataset, column, numbers):
     """(prompts,) bin of each prompt from ``column``: whole numbers >= 0 as they are, texts in sorted order.
 

@@ -18,6 +18,7 @@ from gdro import rows as data_rows
 from gdro.config import GDROConfig
 from gdro.controller import Controller
 from gdro.cycle import RAW, SLOT, Cycle
+from gdro.evaluation import prompt_ids
 from gdro.finite_rewards import finite_or_none
 from gdro.resume import ResumableGRPOTrainer
 
@@ -79,6 +80,8 @@ class GDROTrainer(ResumableGRPOTrainer):
                 f"{type(train_dataset).__name__}. Load it whole, or leave these at their defaults"
             )
         super().__init__(model, reward_funcs, args, train_dataset, *rest, **kwargs)
+        if self.controller is not None:
+            self._refuse_long_prompts(train_dataset)
         if args.success_reward is not None and args.success_reward not in self.reward_func_names:
             raise ValueError(
                 f"success_reward {args.success_reward!r} is no reward function; "
@@ -111,6 +114,14 @@ class GDROTrainer(ResumableGRPOTrainer):
             int(self._prompt_of_row.max()) + 1, bins=bins, data_fingerprint=data_rows.fingerprint(dataset)
         )
         return data_rows.with_rows(dataset)
+
+    def _refuse_long_prompts(self, dataset):
+        """A token takes a byte or more, so that only prompts of many bytes are counted."""
+        limit = data_rows.positions(self.model)
+        for row, prompt in enumerate(dataset["prompt"] if limit is not None else ()):
+            if len(str(prompt).encode(errors="replace")) >= limit:
+                (ids,) = prompt_ids(self.processing_class, [{"prompt": prompt, data_rows.PROMPT_ID: row}])
+                data_rows.refuse_long_prompt(f"the prompt of row {row}", len(ids), limit)
 
     def _set_signature_columns_if_needed(self):
         super()._set_signature_columns_if_needed()

@@ -116,10 +116,11 @@ def train(folder, reward=short_reward, dataset=None, trainer=None, **changes):
 
 
 def make(folder, reward=short_reward, dataset=None, trainer=None, **changes):
-    """As `train`, before training; ``eval_dataset`` and ``peft_config`` go to the trainer itself."""
+    """As `train`, before training; ``eval_dataset``, ``peft_config`` ... go to the trainer itself."""
     trainer = trainer or GDROTrainer
     settings = GDROConfig if issubclass(trainer, GDROTrainer) else GRPOConfig
     apart = ("eval_dataset", "peft_config", "callbacks", "max_rounds", "rollout_budget", "optimizers")
+    apart += ("processing_class",)
     further = {name: changes.pop(name) for name in apart if name in changes}
     dataset = prompts() if dataset is None else dataset
     return trainer(model_folder(), reward, settings(**arguments(folder, **changes)), dataset, **further)

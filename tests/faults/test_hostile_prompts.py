@@ -44,16 +44,48 @@ def assert_trained(trainer, cycles, scored=True):
         ["1+1=", "1+1=", "1+1=", "1+1="],
         ["1+<eos>1=", "<eos>", "2+<eos><eos>", "1="],
         pytest.param(["<pad>1=", "1<pad>=", "<unk>", "1="], marks=FAULTS),
-        pytest.param(["1+" * 400, "1=", "2=", "3="], marks=FAULTS),
         pytest.param(["\x00", "\u202e", "\U0001f600", "\n"], marks=FAULTS),
     ],
-    ids=["equal", "end token", "other special tokens", "beyond the model's length", "no letters"],
+    ids=["equal", "end token", "other special tokens", "no letters"],
 )
 def test_strange_prompts_are_trained_on(tmp_path, texts):
     trainer = tiny.train(tmp_path, tiny.real_reward, prompts(texts), max_steps=2, **BOTH)
     assert_trained(trainer, 2)
     visits = trainer.controller.classifier.visits(np.arange(4))
     assert visits.sum() == 4  # two prompts a cycle, equal texts being different prompts
+
+
+def enormous(prompt, size):
+    """``prompt`` as a text, or as a conversation, of about ``size`` characters."""
+    text = "1+" * (size // 2)
+    return text if isinstance(prompt, str) else [{"role": "user", "content": text}]
+
+
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize("size", [64, 800, 100_000, pytest.param(1_000_000, marks=FAULTS)])
+@pytest.mark.parametrize("kind", ["text", "conversation"])
+def test_a_prompt_beyond_the_models_positions_is_refused_with_its_row(tmp_path, kind, size):
+    """Of 64 positions, the least that leaves none for a completion, and far more."""
+    short = "1=" if kind == "text" else [{"role": "user", "content": "1="}]
+    words = tiny.make_tokenizer()
+    words.chat_template = TEMPLATE
+    data = prompts([short, enormous(short, size), short, short])
+    with pytest.raises(ValueError, match=rf"row 1 has {size} tokens, .* positions for 64, .*shorten it"):
+        tiny.make(tmp_path, dataset=data, processing_class=words)
+    model = AutoModelForCausalLM.from_pretrained(tiny.model_folder())
+    described = prompts(
+        [short, enormous(short, size)], suite=["a"] * 2, prompt_id=["first", "second"], level=[1, 2]
+    )
+    with pytest.raises(ValueError, match=rf"the prompt second has {size} tokens, .* positions for 64"):
+        evaluate(model, words, described, tiny.short_reward, 2, max_new_tokens=2)
+
+
+def test_a_prompt_that_leaves_one_position_is_trained_on(tmp_path):
+    """As is one of more bytes than there are positions, in fewer tokens."""
+    texts = ["1" * 63, "<eos>" * 20, "2=", "3="]
+    assert_trained(tiny.train(tmp_path, tiny.real_reward, prompts(texts), max_steps=2, **BOTH), 2)
 
 
 @pytest.mark.parametrize("text", ["", None])
