@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
+_SILENT = "git failed without a word"
 PACKAGES = ("gdro", "torch", "transformers", "trl", "datasets", "accelerate", "numpy")
 
 
@@ -35,12 +36,12 @@ def surroundings(data_fingerprint: str) -> dict:
 
 
 def _commit() -> str:
-    """Commit of the repository, with "+changes" where the package differs from it; "unknown" outside one, and
-    without git. A git that fails raises ``RuntimeError`` with what it said."""
+    """Commit of the repository, with "+changes" where the package differs from it; "unknown" outside one, in
+    one without a commit, and without git. A git that fails raises ``RuntimeError`` with what it said."""
     if shutil.which("git") is None:
         return "unknown"
-    head, said = _git("rev-parse", "HEAD")
-    if "not a git repository" in said:
+    head, said = _git("rev-parse", "--verify", "--quiet", "HEAD")
+    if "not a git repository" in said or said == _SILENT:
         return "unknown"
     changed, other = _git("status", "--porcelain", ".")
     if said or other:
@@ -55,5 +56,5 @@ def _git(*words):
     """What git prints about the package's folder, and what it says of its failure, "" where it has none."""
     command, plain = ["git", "-C", str(_HERE), *words], os.environ | {"LC_ALL": "C"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=plain)
-    failure = done.stderr.strip() or f"exit status {done.returncode}"
+    failure = done.stderr.strip() or _SILENT
     return done.stdout.strip(), failure if done.returncode else ""

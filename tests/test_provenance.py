@@ -33,8 +33,10 @@ def test_the_commit_and_whether_the_package_differs_from_it(package):
     assert provenance._commit() == head + "+changes"
 
 
-def test_outside_a_repository_or_without_git_it_is_unknown(package, monkeypatch):
+def test_outside_a_repository_before_a_commit_or_without_git_it_is_unknown(package, monkeypatch):
     assert provenance._commit() == "unknown"
+    git(package, "init")
+    assert provenance._commit() == "unknown"  # no commit yet
     monkeypatch.setenv("PATH", "")
     assert provenance._commit() == "unknown"
 
