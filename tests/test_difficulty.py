@@ -317,6 +317,29 @@ def test_a_state_of_other_settings_or_a_damaged_one_is_refused():
         np.testing.assert_array_equal(value, before[key])
 
 
+def test_a_state_of_damaged_counts_is_refused():
+    classifier = OnlineDifficultyClassifier(3, estimator="unbiased", window=4)
+    classifier.observe([0, 1], [1, 4], [2, 4])
+    state, fresh = classifier.state_dict(), OnlineDifficultyClassifier(3, estimator="unbiased", window=4)
+    one_right_more = np.array([[1, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]], dtype=np.uint8)
+    damages = (
+        ("sums are not those", {"correct_sum": state["correct_sum"] + np.uint32(1)}),
+        ("sums are not those", {"rollouts_sum": state["rollouts_sum"] + np.uint32(1)}),
+        (
+            "more correct rollouts than rollouts",
+            {
+                "correct": state["correct"] + one_right_more,
+                "correct_sum": state["correct_sum"] + one_right_more.sum(axis=1, dtype=np.uint32),
+            },
+        ),
+    )
+    for words, damaged in damages:
+        with pytest.raises(ValueError, match=words):
+            fresh.load_state_dict(state | damaged)
+        np.testing.assert_array_equal(fresh.visits([0, 1, 2]), [0, 0, 0])
+    fresh.load_state_dict(state)
+
+
 def test_counts_over_255_widen_the_ring_and_travel_in_the_state():
     classifier = OnlineDifficultyClassifier(2, estimator="unbiased", k=1, window=3)
     classifier.observe([0, 1], [100, 1], [200, 4])

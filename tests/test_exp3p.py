@@ -60,6 +60,8 @@ def test_the_horizon_is_the_number_of_rounds_that_can_be_played():
         np.testing.assert_array_equal(over.probabilities, last)
     with pytest.raises(ValueError, match="saved rounds must be at most 5, got 6"):
         again.load_state_dict(bandit.state_dict() | {"rounds": 6})
+    with pytest.raises(ValueError, match="saved rounds must be at least 0, got -1"):
+        again.load_state_dict(bandit.state_dict() | {"rounds": -1})
 
 
 def late_arm(t, horizon, p):
@@ -115,10 +117,10 @@ def test_state_round_trip_and_foreign_states():
     np.testing.assert_array_equal(other.probabilities, bandit.probabilities)
     assert other.draw(np.random.default_rng(1)) == bandit.draw(np.random.default_rng(1))
     longer = Exp3P(3, 200)
-    with pytest.raises(ValueError, match=r"horizon: saved 100, here 200"):
+    with pytest.raises(ValueError, match=r"state of Exp3P was .*horizon: saved 100, here 200"):
         longer.load_state_dict(bandit.state_dict())
     np.testing.assert_allclose(longer.probabilities, 1 / 3)
-    with pytest.raises(ValueError, match="not a finite number"):
+    with pytest.raises(ValueError, match=r"saved log_weights\[1\] is nan.*the file was damaged"):
         other.load_state_dict({**bandit.state_dict(), "log_weights": np.array([0, np.nan, 0])})
     np.testing.assert_array_equal(other.probabilities, bandit.probabilities)
 

@@ -4,9 +4,10 @@ logs."""
 import numpy as np
 import pytest
 import tiny_model as tiny
+import torch
 from transformers import TrainerCallback
 
-from gdro import checkpoints
+from gdro import checkpoints, resume
 from gdro.dapo_filter import FilteredGRPOTrainer
 
 ADVERSARIES = {"prompt_gdro": True, "window": 4, "hysteresis": 0.0, "num_bins": 4}
@@ -135,6 +136,21 @@ def test_a_run_that_was_killed_goes_on_by_itself_in_its_folder(tmp_path):
         "checkpoint-13",
         "checkpoint-14",
     ]
+
+
+def test_a_kept_batch_comes_back_in_its_own_types(tmp_path):
+    batch = {
+        "ids": torch.tensor([[3, 1]]),
+        "logps": torch.tensor([[0.1, -2.7]], dtype=torch.bfloat16),
+        "parts": (torch.tensor([True]), [None, 4]),
+    }
+    checkpoints.write_state(tmp_path, "batch", resume._to_arrays(batch))
+    back = resume._to_tensors(checkpoints.read_state(tmp_path, "batch"), "cpu")
+    for name in ("ids", "logps"):
+        assert back[name].dtype == batch[name].dtype
+        assert torch.equal(back[name], batch[name])
+    assert torch.equal(back["parts"][0], torch.tensor([True]))
+    assert back["parts"][1] == [None, 4]
 
 
 def test_the_completions_table_continues(tmp_path):
