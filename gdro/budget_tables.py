@@ -292,9 +292,8 @@ def drawn_split(problem, rng):
 def _draw(logits, rng):
     """An index with probability proportional to exp(logits); at least one is finite."""
     cumulative = np.cumsum(np.exp(logits - logits.max()))
-    index = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
-    # u * total may round up to the total: the last entry of positive probability is meant then
-    return int(min(index, np.searchsorted(cumulative, cumulative[-1])))
+    # u <= 1 - 2^-53, so u * total stays below the total when it is rounded
+    return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
 
 def _no_probability(problem):

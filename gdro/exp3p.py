@@ -101,8 +101,8 @@ class Exp3P:
         checks.generator("rng", rng)
         self._check_rounds_left()
         cumulative = np.cumsum(self.probabilities)
-        index = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
-        return int(min(index, cumulative.size - 1))
+        # u <= 1 - 2^-53, so u * total stays below the total when it is rounded
+        return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
     def observe(self, arm: int, gain: float) -> None:
         """Fold in the ``gain`` in [0, 1] of the ``arm`` played, which was drawn from ``probabilities``.

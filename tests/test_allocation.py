@@ -98,6 +98,14 @@ def test_a_difference_above_the_tolerance_decides_against_evenness():
     )
 
 
+def test_evenness_is_of_squares():
+    """Two assignments tie: (0, 4, 4) has the smaller sum of cubes, (1, 2, 5) that of squares."""
+    log_probs = np.full((3, 6), -np.inf)
+    log_probs[[0, 0, 1, 1, 2, 2], [0, 1, 4, 2, 4, 5]] = 0.0
+    found = best_assignment([2, 2, 2], log_probs, np.arange(6), 16)
+    np.testing.assert_array_equal(found @ np.arange(6), [2, 4, 10])
+
+
 def test_each_bin_counts_once_whatever_its_size():
     """All want the higher arm. By prompts 6 * 1.5 would win over 3 * 1 + 3 * 1; by bins, 1 + 1 wins."""
     log_probs = [[-1.0, 0.0], [-1.5, 0.0], [-1.0, 0.0]]
