@@ -39,11 +39,12 @@ def save_figure(figure, name, caption, *, data, manifests, notebook, root="figur
         return show(figure)
     folder = _folder(root, family, name)
     runs.write_atomically(folder / f"{name}.svg", lambda path: figures.save(figure, path, None))
-    runs.write_atomically(folder / f"{name}.png", lambda path: figures.save(figure, None, path))
+    image = show(figure)
+    runs.write_atomically(folder / f"{name}.png", lambda path: path.write_bytes(image.data))
     if data is not None:
         _write_csv(folder / f"{name}.csv", data)
     _enter(root, f"{family}/{name}", f"{family}/{name}.png", caption, notebook, manifests)
-    return show(figure)
+    return image
 
 
 def save_table(table, name, caption, *, latex, manifests, notebook, root="figures", family="tiny"):

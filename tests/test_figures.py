@@ -228,8 +228,9 @@ def test_saving_twice_gives_the_same_bytes_and_one_row_of_the_index(frames, scor
     root = tmp_path / "figures"
     contents = []
     for _ in range(2):
-        save(frames, scores, root)
+        shown = save(frames, scores, root)
         contents.append({p.name: p.read_bytes() for p in sorted(root.rglob("*.*"))})
+        assert shown.data == contents[-1]["fig01.png"]  # drawn once for both
     assert contents[0] == contents[1]
     assert set(contents[0]) == {"README.md", "fig01.svg", "fig01.png", "fig01.csv"}
     rows = [line for line in (root / "README.md").read_text().splitlines() if line.startswith("| [")]
