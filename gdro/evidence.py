@@ -75,9 +75,8 @@ def paired(
     """
     keys = ["scale", *by]
     rows = []
-    for names, group in _differences(values, value, against, keys):
-        found = [[*names, arm, *_summary(own, prompts)] for arm, own in group.items()]
-        found = [row for row in found if row[-2]]
+    for names, seeds, group in _differences(values, value, against, keys):
+        found = [[*names, arm, *row] for arm, row in _summaries(group, seeds, prompts).items() if row[-2]]
         known = [row for row in found if not np.isnan(row[-1])]
         adjusted = iter(statistics.holm([row[-1] for row in known])) if known else iter(())
         rows += [[*row, float("nan") if np.isnan(row[-1]) else next(adjusted)] for row in found]
@@ -92,7 +91,7 @@ def differences(evaluations: pd.DataFrame, against: str = BASELINE) -> pd.DataFr
     """
     for scale, part in evaluations.groupby("scale", sort=False):
         if against not in set(part["arm"]):
-            has = ", ".join(dict.fromkeys(part["arm"]))
+            has = ", ".join(part["arm"].unique())
             raise ValueError(f"scale {scale} has no run of {against}: it has {has}")
     rows = by_prompt(evaluations)
     measures = {"mean": "mean", "pass": "passed"}
@@ -104,23 +103,41 @@ def differences(evaluations: pd.DataFrame, against: str = BASELINE) -> pd.DataFr
 def by_seed(values: pd.DataFrame, value: str, against: str = BASELINE) -> pd.DataFrame:
     """The differences that `paired` sums up, one a seed. Columns: scale, arm, seed, difference."""
     rows = [
-        [*names, arm, seed, difference]
-        for names, group in _differences(values, value, against, ["scale"])
+        [*names, arm, seed, row.mean()]
+        for names, seeds, group in _differences(values, value, against, ["scale"])
         for arm, own in group.items()
-        for seed, difference in own.mean(axis=1).dropna().items()
+        for seed, row in zip(seeds, _known(own), strict=True)
+        if row.size
     ]
     return pd.DataFrame(rows, columns=["scale", "arm", "seed", "difference"])
 
 
 def _differences(values, value, against, keys):
-    """Yield (names of the ``keys``, {arm: its differences, a row a seed, a column a prompt}) for each group
-    that has ``against``."""
-    for names, part in values.groupby(keys, sort=False):
-        arms = list(dict.fromkeys(part["arm"]))
-        if against in arms:
-            wide = part.pivot(index="seed", columns=["arm", *_units(values)], values=value)
-            base = wide[against]
-            yield names, {arm: pd.DataFrame(wide[arm] - base) for arm in arms if arm != against}
+    """Yield (names of the ``keys``, the S seeds, {arm: its differences (S, P)}) for each group that has
+    ``against``.
+
+    P counts the prompts of the arm or of ``against``; NaN where one of the two lacks a seed or prompt.
+    """
+    prompts = pd.factorize(values["prompt_id"])[0] if _units(values) else 0
+    named = {"arm": values["arm"].astype("category"), "seed": values["seed"], "value": values[value]}
+    slim = pd.DataFrame(named).assign(prompt=prompts)
+    for names, part in slim.groupby([values[key] for key in keys], sort=False):
+        (arm, arms), (seed, seeds), (prompt, _) = (
+            pd.factorize(part[name], sort=name == "seed") for name in ("arm", "seed", "prompt")
+        )
+        if against not in arms:
+            continue
+        shape = len(arms), len(seeds), prompt.max() + 1
+        cells = np.ravel_multi_index((arm, seed, prompt), shape)
+        rows = np.bincount(cells, minlength=np.prod(shape)).reshape(shape)
+        if rows.max() > 1:
+            raise ValueError(f"{'/'.join(map(str, names))} has several rows of one run and prompt: give one")
+        table = np.full(shape, np.nan)
+        table.flat[cells] = part["value"]
+        there, base = np.any(rows, axis=1), list(arms).index(against)
+        table -= table[base].copy()
+        others = [at for at in range(len(arms)) if at != base]
+        yield names, seeds, {arms[at]: table[at][:, there[at] | there[base]] for at in others}
 
 
 def _units(values):
@@ -171,33 +188,46 @@ def contrasts(values: pd.DataFrame, value: str, weighted: dict) -> pd.DataFrame:
         total = (wide * pd.Series(weights)).sum(axis=1, skipna=False).dropna()
         parts.append(total.rename(value).reset_index().assign(arm=name))
     sums = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
-    order = list(dict.fromkeys(values["scale"]))
+    order = list(values["scale"].unique())
     sums = sums.sort_values("scale", key=lambda names: names.map(order.index), kind="stable")
     nothing = sums.drop_duplicates(index).assign(**{value: 0.0, "arm": _NOTHING})
     return paired(pd.concat([nothing, sums], ignore_index=True), value, _NOTHING)
 
 
-def _summary(differences, prompts):
-    """Estimate, low, high, number and p of differences, a row a seed and a column a prompt; seeds without any
-    are left out."""
-    table = differences.dropna(how="all")
-    if prompts == "shared" and table.isna().any(axis=None):
-        raise ValueError(
-            f"seeds {', '.join(map(str, table.index))} do not share all of their {table.shape[1]} prompts: "
-            'evaluate them on the same suites, or compare them with prompts="nested"'
-        )
-    rows = [row[~np.isnan(row)] for row in table.to_numpy(dtype=float)]
-    d = np.array([row.mean() for row in rows])
-    if d.size == 0:
-        return [float("nan")] * 3 + [0, float("nan")]
-    if d.size == 1:
-        return [float(d[0]), float("nan"), float("nan"), 1, float("nan")]
-    found = statistics.bootstrap_interval(rows, prompts=prompts)
+def _known(differences):
+    """The differences of each seed that are not NaN."""
+    return [row[~np.isnan(row)] for row in differences]
+
+
+def _summaries(group, seeds, prompts):
+    """{arm: estimate, low, high, number and p} of differences (S, P); seeds without any are left out."""
+    known = {}
+    for arm, table in group.items():
+        known[arm] = [row for row in _known(table) if row.size]
+        if prompts == "shared" and any(row.size < table.shape[1] for row in known[arm]):
+            there = ", ".join(map(str, seeds[~np.isnan(table).all(axis=1)]))
+            raise ValueError(
+                f"seeds {there} do not share all of their {table.shape[1]} prompts: "
+                'evaluate them on the same suites, or compare them with prompts="nested"'
+            )
+    several = {arm: rows for arm, rows in known.items() if len(rows) > 1}
+    intervals = statistics.bootstrap_intervals(several, prompts=prompts)
+    found, nan = {}, float("nan")
+    for arm, rows in known.items():
+        d = np.array([row.mean() for row in rows])
+        if d.size > 1:
+            own = intervals[arm]
+            found[arm] = [own.estimate, own.low, own.high, d.size, _p_value(d)]
+        else:
+            found[arm] = [d.item() if d.size else nan, nan, nan, d.size, nan]
+    return found
+
+
+def _p_value(d):
+    """Of the paired t test; NaN for differences that are all equal, 1 where there is none."""
     if np.ptp(d) > 1e-12 * np.abs(d).max():
-        p = float(stats.ttest_1samp(d, 0.0).pvalue)
-    else:
-        p = float("nan") if d.any() else 1.0
-    return [found.estimate, found.low, found.high, d.size, p]
+        return float(stats.ttest_1samp(d, 0.0).pvalue)
+    return float("nan") if d.any() else 1.0
 
 
 def answer(found: pd.DataFrame, factor=100, unit="points", level=0.05, of="arms") -> str:

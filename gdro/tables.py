@@ -55,7 +55,7 @@ def scores(evaluations: pd.DataFrame, resamples: int = 4000) -> pd.DataFrame:
     """
     rows = []
     for (scale, arm), run in evaluations.groupby(["scale", "arm"], sort=False):
-        for suite in [*dict.fromkeys(run["suite"]), ALL]:
+        for suite in [*run["suite"].unique(), ALL]:
             part = run if suite == ALL else run[run["suite"] == suite]
             for metric in ("mean", "pass"):
                 values = per_prompt(part, metric)

@@ -94,6 +94,21 @@ def test_prompts_that_seeds_do_not_share_must_be_said_to_be_nested():
     assert 0.1 <= found["low"] < found["high"] <= 0.6
 
 
+def test_a_run_that_is_there_twice_is_refused():
+    table = rates({"grpo": np.zeros((2, 3)), "other": np.ones((2, 3))})
+    with pytest.raises(ValueError, match="s has several rows of one run and prompt"):
+        evidence.paired(pd.concat([table, table[:1]]), "value")
+
+
+def test_prompts_of_other_arms_do_not_count_as_missing():
+    table = rates({"grpo": np.zeros((2, 3)), "other": np.full((2, 3), 0.5)})
+    more = rates({"third": np.ones((2, 4))}, suites="aaba").query("prompt_id == 'p3'")
+    with pytest.raises(ValueError, match="seeds 0, 1 do not share all of their 4 prompts"):
+        evidence.paired(pd.concat([table, more.assign(arm="other")]), "value")
+    found = evidence.paired(pd.concat([table, more]), "value").iloc[0]
+    assert found["estimate"] == 0.5
+
+
 def test_a_contrast_is_taken_prompt_by_prompt():
     rng = np.random.default_rng(5)
     table = rates({arm: rng.uniform(size=(3, 3)) for arm in ("grpo", "other", "third")})

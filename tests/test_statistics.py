@@ -13,6 +13,7 @@ from gdro.statistics import (
     Interval,
     beta_prior,
     bootstrap_interval,
+    bootstrap_intervals,
     holm,
     mean_at_k,
     mean_by,
@@ -121,6 +122,29 @@ def test_beta_prior_stays_within_its_limits(pairs):
     a, b = beta_prior(np.minimum([c for c, _ in pairs], n), n)
     assert min(a, b) > 0
     assert 1 - 1e-9 <= a + b <= 1000 + 1e-6
+
+
+@pytest.mark.parametrize("prompts", ["shared", "nested"])
+@pytest.mark.parametrize("statistic", [np.mean, np.median])
+def test_intervals_made_together_are_those_made_one_by_one(prompts, statistic):
+    rng = np.random.default_rng(3)
+    sizes = {"a": (5, 30), "b": (5, 30), "c": (3, 30), "d": (1, 7)}
+    named = {name: rng.random(size) for name, size in sizes.items()}
+    options = {"resamples": 300, "prompts": prompts}
+    found = bootstrap_intervals(named, statistic, **options)
+    assert list(found) == list(named)
+    for name, values in named.items():
+        own = bootstrap_interval(values, statistic, **options)
+        wanted = (own.estimate, own.low, own.high)
+        assert (found[name].estimate, found[name].low, found[name].high) == pytest.approx(wanted, abs=1e-12)
+    assert found["a"].low < found["a"].high
+
+
+@pytest.mark.parametrize("statistic", [np.mean, lambda values, axis: values.mean(axis)])
+def test_nested_prompts_may_be_gathered_or_counted(statistic):
+    values = [np.random.default_rng(seed).random(10 + seed) for seed in range(4)]
+    found = bootstrap_interval(values, statistic, resamples=200, prompts="nested")
+    assert (found.low, found.high) == pytest.approx((0.3027847, 0.6164439), abs=1e-6)
 
 
 def test_the_bootstrap_of_one_seed_has_the_plug_in_spread():
