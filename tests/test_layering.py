@@ -139,3 +139,14 @@ def test_importing_loads_neither_torch_nor_trl_nor_matplotlib():
     assert not loaded_by("\n".join(["import gdro", *mathematics])) & heavy
     assert not loaded_by("import gdro") & (heavy | {"numpy", "scipy"})
     assert "numpy" in loaded_by("from gdro import Controller, OnlineDifficultyClassifier, PromptGDRO")
+
+
+def test_importing_takes_a_fraction_of_a_second():
+    script = "import time; start = time.process_time(); import gdro; print(time.process_time() - start)"
+    taken = [
+        float(
+            subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+        )
+        for _ in range(3)
+    ]
+    assert min(taken) < 0.3, f"import gdro took {taken} seconds of processor time"
