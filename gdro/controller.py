@@ -135,7 +135,8 @@ class Controller:
         rewards > success_threshold. A prompt without a scored row is no visit and takes no part in any
         update; a cycle with rows of which none was scored counts as one, and changes the price at most.
         Raises ``ValueError`` or ``TypeError``, nothing changed, for a plan of another cycle, no rows at all,
-        more rows for a prompt than planned, an infinite reward, or a loss that is not finite.
+        more rows for a prompt than planned, an infinite reward, rewards whose variance overflows where a
+        rule takes it, or a loss that is not finite.
         """
         start = time.perf_counter()
         self._check_plan(plan)

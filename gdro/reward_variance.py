@@ -65,6 +65,7 @@ def _checked(variances, size):
     if bad.any():
         raise ValueError(
             f"variances[{int(np.argmax(bad))}] is {variances[bad][0]}; a variance is finite and >= 0, or NaN "
-            "where a prompt has fewer than two scored rollouts"
+            "where a prompt has fewer than two scored rollouts; it overflows for rewards beyond 1e150, which "
+            "want scaling"
         )
     return variances
