@@ -108,7 +108,7 @@ def test_one_bin_only_for_very_long(cycles):
 
 @pytest.mark.parametrize("rounds", [10**3, pytest.param(10**5, marks=pytest.mark.faults)])
 def test_exp3p_with_one_arm_for_ever(rounds):
-    bandit = Exp3P(3, horizon=10**4)
+    bandit = Exp3P(3, horizon=rounds)
     for _ in range(rounds):
         bandit.observe(1, 1.0)
     assert bandit.probabilities.sum() == pytest.approx(1)

@@ -90,12 +90,17 @@ def test_training_killed_at_random_times(trained, tmp_path, seed):
     """By the clock, so also in the middle of generation, of a backward pass, of a file."""
     arm, whole, *_, seconds = trained
     rng = np.random.default_rng([seed, 1])
-    outcomes = []
+    kills = 0
     for share in rng.uniform(0.1, 0.7, size=3):
-        outcomes.append(attempt(jobs.train, tmp_path, arm, folder=tmp_path, after=share * seconds))
+        outcome = attempt(jobs.train, tmp_path, arm, folder=tmp_path, after=share * seconds)
+        while not kills and not outcome.killed:  # on a machine less busy than it was
+            assert outcome.error is None
+            shutil.rmtree(key(arm).folder(tmp_path))
+            share /= 2
+            outcome = attempt(jobs.train, tmp_path, arm, folder=tmp_path, after=share * seconds)
+        assert outcome.killed or outcome.error is None
+        kills += outcome.killed
         jobs.assert_sound(tmp_path, key(arm))
-    assert outcomes[0].killed
-    assert all(outcome.killed or outcome.error is None for outcome in outcomes)
     finish(tmp_path, arm)
     jobs.assert_same(tmp_path, whole / "finished", key(arm))
 
