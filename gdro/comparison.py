@@ -133,3 +133,21 @@ def controller_share(costs: pd.DataFrame) -> pd.DataFrame:
     )
     found = timed.groupby(["scale", "arm"], sort=False)[["controller", "cycle", "share"]].mean()
     return found.assign(runs=timed.groupby(["scale", "arm"], sort=False).size()).reset_index()
+
+
+def spent(steps: pd.DataFrame) -> pd.DataFrame:
+    """Where the seconds of a training go: sampling (with grading), updates, the controller; means over runs.
+
+    A cycle's first step samples and updates, every other one updates alone: what the first takes longer than
+    these do is counted as sampling, and the controller's time apart where it was recorded. Columns: scale,
+    arm, sampling, updates, controller, total, runs. Cycles of a single step say nothing of the two (NaN).
+    """
+    steps = steps.assign(first=~steps.duplicated([*RUN, "cycle"]))
+    rows = []
+    for names, own in steps.groupby(RUN, sort=False):
+        total, controller = own["seconds"].sum(), own["controller_seconds"].sum()
+        updates = len(own) * own.loc[~own["first"], "seconds"].mean()
+        rows.append([*names, total - updates - controller, updates, controller, total])
+    columns = ["sampling", "updates", "controller", "total"]
+    by_arm = pd.DataFrame(rows, columns=[*RUN, *columns]).groupby(["scale", "arm"], sort=False)
+    return by_arm[columns].mean().assign(runs=by_arm.size()).reset_index()

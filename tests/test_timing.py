@@ -87,6 +87,16 @@ def test_the_controllers_share_is_of_its_own_cycle_and_a_mean_over_runs():
     assert found.loc["joint", ["share", "runs"]].tolist() == pytest.approx([3, 1])
 
 
+def test_what_the_first_step_of_a_cycle_takes_longer_is_sampling():
+    steps = pd.DataFrame({"cycle": [0, 0, 1, 1], "seconds": [3.0, 1.0, 5.0, 2.0], "controller_seconds": 0.25})
+    steps = pd.concat([steps.assign(scale="tiny-s", arm="grpo", seed=seed) for seed in (0, 1)])
+    found = comparison.spent(steps).set_index("arm").loc["grpo"]
+    assert found[["sampling", "updates", "controller", "total", "runs"]].tolist() == [4.0, 6.0, 1.0, 11.0, 2]
+    alone = comparison.spent(steps.drop_duplicates(["seed", "cycle"]))
+    assert alone["sampling"].isna().all()
+    assert alone["total"].tolist() == [8.0]
+
+
 def test_the_allocation_that_is_timed_is_the_one_that_the_controller_plans():
     bench = timing.Bench(64, bins=5)
     prompts, uniform = bench.prepared()
