@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +62,8 @@ def _path(path, *rest):
 
 def _work(connection, path, function, arguments, killer):
     sys.path[:] = path
+    warnings.filterwarnings("error")  # as pytest's own, with what it lets pass
+    warnings.filterwarnings("ignore", "`(is_)?gradient_checkpointing` is deprecated", FutureWarning)
     sys.addaudithook(killer)
     error = None
     try:
