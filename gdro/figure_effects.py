@@ -1,7 +1,6 @@
 """Differences from a baseline with their intervals: the form in which the study answers a question."""
 
 import numpy as np
-import seaborn as sns
 from matplotlib.figure import Figure
 
 from gdro import tables
@@ -72,6 +71,8 @@ def heterogeneity_map(found, note="") -> Figure:
     hopeless prompts upwards. Args: ``found`` as `gdro.evidence.paired` gives it by transfer, step and
     hopeless. A star marks what holds after the correction that ``p_holm`` was made by.
     """
+    import seaborn as sns  # with pyplot, which nothing else here needs
+
     arms, steps = (list(dict.fromkeys(found[name])) for name in ("arm", "step"))
     reach = max(0.01, 100 * found["estimate"].abs().max())
     with style():
