@@ -12,12 +12,10 @@ from gdro.evidence import BASELINE
 def smoothed(steps: pd.DataFrame, window: int = 10) -> pd.DataFrame:
     """Pass rate of the batch, each prompt once, as the mean over the ``window`` cycles up to each.
 
-    Columns: scale, arm, seed, cycle, what was spent so far (all that end in "_total"), pass_rate; only whole
-    windows.
+    Columns: scale, arm, seed, cycle, rollouts_total, tokens_total, pass_rate; only whole windows.
     """
     ended = steps.dropna(subset=["pass_rate"])
-    spent = [column for column in ended if column.endswith("_total")]
-    table = ended[[*RUN, "cycle", *spent, "pass_rate"]].copy()
+    table = ended[[*RUN, "cycle", "rollouts_total", "tokens_total", "pass_rate"]].copy()
     table["pass_rate"] = table.groupby(RUN, sort=False)["pass_rate"].transform(
         lambda rates: rates.rolling(window).mean()
     )
@@ -47,9 +45,9 @@ def rollouts_to_match(steps: pd.DataFrame, against: str = BASELINE, window: int 
 def at_equal(steps: pd.DataFrame, cost: str = "tokens_total", window: int = 10) -> pd.DataFrame:
     """Pass rate of each run where its ``cost`` is that of the cheapest run of its scale and seed.
 
-    ``cost`` "tokens_total" (completion tokens), "rollouts_total", or what `with_seconds` adds. Columns:
-    scale, arm, seed, pass_rate (mean over the ``window`` cycles up to there) and the cost. Raises
-    ``ValueError`` for a run whose first window costs more than the cheapest run in all.
+    ``cost`` "tokens_total" (completion tokens) or "rollouts_total". Columns: scale, arm, seed, pass_rate
+    (mean over the ``window`` cycles up to there) and the cost. Raises ``ValueError`` for a run whose first
+    window costs more than the cheapest run in all.
     """
     table = smoothed(steps, window)
     ends = table.groupby(RUN, sort=False)[cost].max()
@@ -63,21 +61,3 @@ def at_equal(steps: pd.DataFrame, cost: str = "tokens_total", window: int = 10) 
             "cheapest run of its scale and seed in all: use a smaller window"
         )
     return within.groupby(RUN, sort=False).tail(1)[[*RUN, "pass_rate", cost]].reset_index(drop=True)
-
-
-def with_seconds(steps: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """The steps with "seconds_total": completion tokens so far, at the seconds a token of whole runs of the
-    arm.
-
-    ``costs`` columns scale, arm, seconds, tokens, a row a run, measured where nothing disturbed the clock (as
-    `gdro.timing.recorded` ("arms") has them). That a token costs alike early and late in a run is taken for
-    granted. Scales without costs are left out; raises ``ValueError`` for an arm that its scale has none of.
-    """
-    sums = costs.groupby(["scale", "arm"])[["seconds", "tokens"]].sum()
-    rates = (sums["seconds"] / sums["tokens"]).rename("rate").reset_index()
-    own = steps[steps["scale"].isin(rates["scale"])].merge(rates, on=["scale", "arm"], how="left")
-    unknown = own.loc[own["rate"].isna(), ["scale", "arm"]].drop_duplicates()
-    if len(unknown):
-        names = ", ".join("/".join(row) for row in unknown.to_numpy())
-        raise ValueError(f"no seconds are known of {names}: measure whole runs of every arm of the scale")
-    return own.assign(seconds_total=own["tokens_total"] * own["rate"]).drop(columns="rate")

@@ -44,25 +44,3 @@ def test_a_run_too_dear_to_compare_is_named():
     table = pd.concat([steps("grpo", [0.1, 0.2]), steps("dear", [0.2, 0.4], tokens=900)])
     with pytest.raises(ValueError, match=r"s/dear/0 spends more tokens_total in its first 1 cycles"):
         efficiency.at_equal(table, window=1)
-
-
-def test_at_equal_seconds_an_arm_with_dear_tokens_stops_early():
-    table = pd.concat([steps("grpo", [0.1, 0.2, 0.3, 0.4]), steps("slow", [0.2, 0.4, 0.6, 0.8])])
-    # grpo: 300 tokens in 6 s over two runs; slow: twice as long a token
-    costs = pd.DataFrame(
-        [["s", "grpo", 2.0, 100], ["s", "grpo", 4.0, 200], ["s", "slow", 4.0, 100]],
-        columns=["scale", "arm", "seconds", "tokens"],
-    )
-    timed = efficiency.with_seconds(table, costs)
-    ends = timed.groupby("arm")["seconds_total"].max()
-    assert ends.to_dict() == pytest.approx({"grpo": 8.0, "slow": 16.0})
-    found = efficiency.at_equal(timed, "seconds_total", window=1).set_index("arm")
-    assert found["pass_rate"].to_dict() == {"grpo": 0.4, "slow": 0.4}
-
-
-def test_seconds_of_an_arm_that_was_not_measured_are_not_made_up():
-    table = pd.concat([steps("grpo", [0.1, 0.2]), steps("new", [0.2, 0.4])])
-    costs = pd.DataFrame({"scale": ["s"], "arm": ["grpo"], "seconds": [1.0], "tokens": [100]})
-    with pytest.raises(ValueError, match=r"no seconds are known of s/new: measure whole runs"):
-        efficiency.with_seconds(table, costs)
-    assert efficiency.with_seconds(table.assign(scale="other"), costs).empty
