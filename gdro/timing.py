@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gdro import checks
+from gdro import checks, statistics
 from gdro.allocation import best_assignment
 from gdro.controller import Controller
 from gdro.difficulty import OnlineDifficultyClassifier
@@ -26,6 +26,7 @@ WHOLE = "whole step"
 PARTS = ("classifier", "prompt adversary", "allocation", "rollout adversary", WHOLE)
 PROMPTS, BINS = (64, 512, 2048, 8192, 65_536), (3, 10, 30, 100)  # the whole range of `record`
 HISTORIES, ESTIMATORS = (10**5, 10**6, 10**7), ("any", "unbiased")
+RECORDED = ("steps", "histories", "pairs", "arms")
 CHUNK = 65_536  # prompts of one visit, where a whole data set is visited
 
 
@@ -187,20 +188,39 @@ def record(folder=None, prompts=PROMPTS, bins=BINS, numbers=HISTORIES, rounds: i
     Every number of prompts with every number of bins; a few minutes, and 2.2 GB for the largest history.
     The files that the package ships were made so, on two cores that other work shared.
     """
-    folder = _folder() if folder is None else Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    made = {
-        "steps": steps([(p, b) for p in prompts for b in bins], rounds).round(4),
-        "histories": histories(numbers, ESTIMATORS).round(2),
-    }
-    for name, frame in made.items():
-        write_atomically(folder / f"{name}.csv", lambda path, own=frame: own.to_csv(path, index=False))
+    keep("steps", steps([(p, b) for p in prompts for b in bins], rounds).round(4), folder)
+    keep("histories", histories(numbers, ESTIMATORS).round(2), folder)
+
+
+def keep(name: str, frame: pd.DataFrame, folder=None) -> None:
+    """Write one of the ``RECORDED`` tables as CSV into ``folder``, by default that of `recorded`."""
+    path = _path(name, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda temporary: frame.to_csv(temporary, index=False))
 
 
 def recorded(name: str) -> pd.DataFrame:
-    """What `record` kept: "steps" as `steps` returns them, or "histories" as `histories` does."""
-    return pd.read_csv(_folder() / f"{checks.one_of('recorded table', name, ('steps', 'histories'))}.csv")
+    """A table that was kept: "steps" as `steps` returns them, "histories" as `histories` does.
+
+    "pairs" (scale, path, pair, ratio: processor seconds of a short training by `gdro.GDROTrainer` over those
+    by TRL's GRPOTrainer) and "arms" (scale, arm, seed, seconds, tokens, rollouts of whole runs) are made by
+    ``tests/benchmarks/bench_trainer.py --keep``.
+    """
+    return pd.read_csv(_path(name))
 
 
-def _folder():
-    return data_root() / "overhead"
+def _path(name, folder=None):
+    name = checks.one_of("recorded table", name, RECORDED)
+    return (data_root() / "overhead" if folder is None else Path(folder)) / f"{name}.csv"
+
+
+def ratios(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The median ratio of "pairs" with its 95 % bootstrap interval over them, by scale and path.
+
+    Columns: scale, path, median, low, high, pairs.
+    """
+    rows = []
+    for names, own in pairs.groupby(["scale", "path"], sort=False)["ratio"]:
+        found = statistics.bootstrap_interval([own.to_numpy()], np.median)
+        rows.append([*names, found.estimate, found.low, found.high, own.size])
+    return pd.DataFrame(rows, columns=["scale", "path", "median", "low", "high", "pairs"])

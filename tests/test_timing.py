@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from gdro import comparison, figures, timing
+from gdro.questions import MAIN_ARMS
 
 
 def test_a_timed_step_is_a_whole_cycle_with_every_bin_occupied():
@@ -121,6 +122,15 @@ def test_what_is_recorded_is_read_as_it_was_measured(tmp_path, monkeypatch):
         timing.recorded("times")
 
 
+def test_a_ratio_is_the_median_of_its_pairs_with_an_interval_inside_them():
+    ratios = [1.02, 0.99, 1.01, 1.00, 1.50]
+    pairs = pd.DataFrame({"scale": "s", "path": ["off"] * 5 + ["uniform"] * 5, "ratio": ratios + [1.1] * 5})
+    found = timing.ratios(pairs).set_index("path")
+    assert found.loc["off", ["median", "pairs"]].tolist() == [1.01, 5]
+    assert 0.99 <= found.loc["off", "low"] < 1.01 < found.loc["off", "high"] <= 1.5
+    assert found.loc["uniform", ["median", "low", "high"]].tolist() == pytest.approx([1.1] * 3)
+
+
 def test_the_recorded_tables_have_the_whole_range_and_keep_the_bounds():
     """Not that it is as fast elsewhere: what is shown as measured is whole, and holds what is said of it."""
     steps, histories = timing.recorded("steps"), timing.recorded("histories")
@@ -134,3 +144,9 @@ def test_the_recorded_tables_have_the_whole_range_and_keep_the_bounds():
         assert timing.growth(own, "prompts", "median")["exponent"].item() <= 1
     largest = histories[(histories["estimator"] == "any") & (histories["prompts"] == 10**7)]
     assert largest["peak"].item() < 400
+    ratios = timing.ratios(timing.recorded("pairs"))
+    assert (ratios["pairs"] >= 10).all()
+    assert (ratios["median"] <= 1.03).all()
+    arms = timing.recorded("arms")
+    assert set(arms["arm"]) == set(MAIN_ARMS)
+    assert arms.groupby("scale")["rollouts"].nunique().eq(1).all()

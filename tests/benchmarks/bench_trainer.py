@@ -1,16 +1,21 @@
-"""What GDROTrainer adds to a step of training: processor time over GRPOTrainer's, in pairs, in one process.
+"""What GDROTrainer adds to a step of training, over GRPOTrainer's, and what whole runs of the arms cost.
 
-Not part of the tests. Arms of the study follow per generated token, since they generate other completions.
+Not part of the tests. Processor time of this one process; pairs and arms take turns, so that other work on
+the machine disturbs both alike.
 
-    OMP_NUM_THREADS=1 python tests/benchmarks/bench_trainer.py tiny-m 10
+    OMP_NUM_THREADS=1 python tests/benchmarks/bench_trainer.py pairs --scale tiny-m --times 10
+    OMP_NUM_THREADS=1 python tests/benchmarks/bench_trainer.py arms --scale tiny-s --times 2
+
+With `--keep` the rows go to `data/overhead`, which notebook `10_overhead` reads.
 """
 
-import sys
+import argparse
 import tempfile
 import time
 
-import numpy as np
+import pandas as pd
 
+from gdro import questions, runs, study, timing
 from gdro.progress import calm, no_bars
 
 with calm():
@@ -18,9 +23,9 @@ with calm():
     from trl import GRPOConfig, GRPOTrainer
 
     from gdro import GDROConfig, GDROTrainer, tasks
-    from gdro.arms import ARMS
     from gdro.rewards import tiny_reward
 
+BAR = 1.03  # on the median ratio of the pairs
 CYCLES = 6
 SHARED = {
     "max_steps": 2 * CYCLES,
@@ -46,7 +51,7 @@ UNIFORM = {
 
 
 def seconds(scale, trainer_type, config_type, **fields):
-    """Processor seconds of a short training, and the tokens it generated."""
+    """Processor seconds of a short training."""
     path = tasks.model_path(scale)
     with tempfile.TemporaryDirectory() as folder, calm(), no_bars():
         args = config_type(output_dir=folder, **(SHARED | fields))
@@ -57,32 +62,54 @@ def seconds(scale, trainer_type, config_type, **fields):
         trainer.remove_callback(PrinterCallback)
         start = time.process_time()
         trainer.train()
-        spent = time.process_time() - start
-    return spent, trainer.state.num_input_tokens_seen
+        return time.process_time() - start
 
 
-def main(scale="tiny-m", pairs=10):
-    """Print the median ratio with its spread, and seconds a generated token of the other arms."""
+def pairs(scale, times):
+    """Processor seconds of GDROTrainer over GRPOTrainer's. Columns: scale, path, pair, ratio."""
     plain = (scale, GRPOTrainer, GRPOConfig)
     seconds(*plain)  # warm up
-    for name, fields in (("both adversaries off", {}), ("uniform plan, variable path", UNIFORM)):
-        ratios = []
-        for i in range(int(pairs)):
-            order = [(scale, GDROTrainer, GDROConfig), plain]
-            taken = {}
-            for run in order if i % 2 else reversed(order):
-                taken[run[1]] = seconds(*run, **(fields if run[1] is GDROTrainer else {}))[0]
-            ratios.append(taken[GDROTrainer] / taken[GRPOTrainer])
-        low, middle, high = np.percentile(ratios, [25, 50, 75])
-        spread = f"quartiles {low:.3f} to {high:.3f}, {pairs} pairs"
-        print(f"{name}: GDROTrainer / GRPOTrainer {middle:.3f} ({spread})", flush=True)
-    spent, tokens = seconds(*plain)
-    print(f"grpo (TRL): {1e3 * spent / tokens:.3f} ms a token seen")
-    for name, arm in ARMS.items():
-        if arm.trainer == "gdro" and not arm.groups:
-            spent, tokens = seconds(scale, GDROTrainer, GDROConfig, **arm.fields)
-            print(f"{name}: {1e3 * spent / tokens:.3f} ms a token seen")
+    rows = []
+    for path, fields in (("both adversaries off", {}), ("uniform plan, variable path", UNIFORM)):
+        for i in range(times):
+            order = [(plain, {}), ((scale, GDROTrainer, GDROConfig), fields)]
+            taken = {run[1]: seconds(*run, **own) for run, own in (order if i % 2 else reversed(order))}
+            rows.append([scale, path, i, taken[GDROTrainer] / taken[GRPOTrainer]])
+    return pd.DataFrame(rows, columns=["scale", "path", "pair", "ratio"])
+
+
+def arms(scale, times):
+    """Whole runs of the main arms, seed by seed. Columns: scale, arm, seed, seconds, tokens, rollouts."""
+    seconds(scale, GRPOTrainer, GRPOConfig)  # warm up
+    rows = []
+    for seed in range(times):
+        for arm in questions.MAIN_ARMS:
+            with tempfile.TemporaryDirectory() as store:
+                start = time.process_time()
+                study.train_cell(scale, arm, seed, store, progress="none")
+                spent = time.process_time() - start
+                made = runs.read_manifest(store, runs.RunKey(scale, arm, seed))
+            rows.append([scale, arm, seed, spent, made["tokens"], made["rollouts"]])
+            print(*rows[-1], flush=True)
+    return pd.DataFrame(rows, columns=["scale", "arm", "seed", "seconds", "tokens", "rollouts"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=("pairs", "arms"))
+    parser.add_argument("--scale", default="tiny-m")
+    parser.add_argument("--times", type=int, default=10, help="pairs of each path, or seeds of each arm")
+    parser.add_argument("--keep", action="store_true", help="write the rows to data/overhead")
+    chosen = parser.parse_args()
+    found = {"pairs": pairs, "arms": arms}[chosen.what](chosen.scale, chosen.times)
+    print(found.to_string())
+    if chosen.keep:
+        timing.keep(chosen.what, found)
+    if chosen.what == "pairs":
+        summed = timing.ratios(found)
+        print(summed.to_string())
+        assert (summed["median"] <= BAR).all(), f"a median above {BAR}"
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
