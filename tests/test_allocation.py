@@ -106,6 +106,21 @@ def test_evenness_is_of_squares():
     np.testing.assert_array_equal(found @ np.arange(6), [2, 4, 10])
 
 
+def test_the_even_split_of_ties():
+    """An excess of 3 on two bins of two prompts: 1 + 2 is more even than 0 + 3, which comes first."""
+    even = best_assignment([2, 2], np.zeros((2, 3)), [2, 3, 4], 11)
+    np.testing.assert_array_equal(even, [[1, 1, 0], [0, 2, 0]])
+    first = best_assignment([2, 2], np.zeros((2, 3)), [2, 3, 4], 11, ties="first")
+    np.testing.assert_array_equal(first, [[2, 0, 0], [0, 1, 1]])
+
+
+def test_draws_stand_small_probabilities():
+    log_probs = np.array([[-2000.0, -2000.0 + np.log(3)], [-900.0, -900.0]])
+    rng = np.random.default_rng(0)
+    drawn = [sample_assignment([1, 1], log_probs, [2, 3], 5, rng)[0, 1] for _ in range(400)]
+    assert np.mean(drawn) == pytest.approx(0.75, abs=0.08)
+
+
 def test_each_bin_counts_once_whatever_its_size():
     """All want the higher arm. By prompts 6 * 1.5 would win over 3 * 1 + 3 * 1; by bins, 1 + 1 wins."""
     log_probs = [[-1.0, 0.0], [-1.5, 0.0], [-1.0, 0.0]]

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -75,15 +75,14 @@ def test_bad_counts_are_refused(arguments, error, message):
 
 
 def test_mean_at_k_refuses_no_rollouts():
+    assert mean_at_k([0, 1], 1).tolist() == [0.0, 1.0]
     with pytest.raises(ValueError, match="at least 1 rollout"):
         mean_at_k([0], [0])
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.floats(-1.7e308, 1.7e308)), max_size=30),
-    st.randoms(use_true_random=False),
-)
-def test_mean_by_equals_the_loop_and_never_overflows(pairs, random):
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(-1.7e308, 1.7e308)), max_size=30))
+@example([(0, 1.6e308), (0, 1.7e308), (2, -1.5e308), (2, -1.5e308)])
+def test_mean_by_equals_the_loop_and_never_overflows(pairs):
     labels, values = np.array([p[0] for p in pairs], dtype=int), np.array([p[1] for p in pairs])
     means = mean_by(labels, values, 4)
     for label in range(4):
@@ -103,6 +102,13 @@ def test_beta_prior_recovers_the_population_from_unequal_counts():
         n = rng.integers(1, 20, size=50_000)
         fitted = beta_prior(rng.binomial(n, rng.beta(a, b, n.size)), n)
         np.testing.assert_allclose(fitted, (a, b), rtol=0.1)
+
+
+def test_beta_prior_by_hand():
+    """Pooled rate 0.6; between the prompts 0.9 / 0.24 = 3.75; rho = (3.75 - 2) / (10 - 36 / 10 - 2)."""
+    strength = 4.4 / 1.75 - 1
+    fitted = beta_prior([1, 3, 2], [4, 4, 2])
+    assert fitted == pytest.approx((6.5 / 11 * strength, 4.5 / 11 * strength))
 
 
 def test_beta_prior_where_moments_say_nothing():
@@ -213,6 +219,7 @@ def test_pairing_takes_out_what_the_two_have_in_common():
     b = rng.random((3, 200))
     a = b + 0.1
     paired = paired_difference(a, b)
+    assert paired.estimate == pytest.approx(0.1)
     assert paired.low == pytest.approx(0.1)
     assert paired.high == pytest.approx(0.1)
     alone = bootstrap_interval(a)
@@ -228,6 +235,7 @@ def test_relative_difference_is_the_ratio_and_is_scale_free():
     small, large = relative_difference(a, b), relative_difference(3 * a, 3 * b)
     np.testing.assert_allclose([small.low, small.high], [large.low, large.high])
     assert relative_difference(a, b).estimate == pytest.approx(a.mean() / b.mean() - 1)
+    assert relative_difference([[2.0, 2.0]], [[1.0, 1.0]]) == Interval(1.0, 1.0, 1.0)
 
 
 def test_a_seed_gives_the_same_interval_and_another_one_another():
@@ -271,10 +279,12 @@ def test_chunks_do_not_change_what_is_resampled(monkeypatch):
         (lambda: bootstrap_interval([[1.0], [1.0, 2.0]]), 'use "nested"'),
         (lambda: bootstrap_interval([[1.0, float("nan")]]), r"values_by_seed\[0\]\[1\] is nan"),
         (lambda: bootstrap_interval([[1.0]], level=1.0), "level must be below 1"),
+        (lambda: bootstrap_interval([[1.0]], level=0.0), "level must be above 0"),
         (lambda: bootstrap_interval([[1.0]], resamples=0), "resamples must be at least 1"),
         (lambda: bootstrap_interval([[1.0]], prompts="both"), "the known ones are 'shared', 'nested'"),
         (lambda: paired_difference([[1.0]], [[1.0, 2.0]]), "paired values must agree"),
         (lambda: relative_difference([[1.0]], [[0.0]]), "the ratio has no interval; use paired_difference"),
+        (lambda: relative_difference([[1.0, 1.0]], [[0.0, 1.0]]), "b is 0.5, and 0 in .* of 4000 resamples"),
         (lambda: Interval(0.0, 1.0, 0.5), "low <= high"),
         (lambda: holm([0.5, 1.5]), r"lie in \[0, 1\]"),
     ],
@@ -292,3 +302,8 @@ def test_holm_rejects_what_the_step_down_procedure_rejects(p, alpha):
             break
         rejected.add(i)
     assert set(np.flatnonzero(holm(p) <= alpha)) == rejected
+
+
+def test_holm_by_hand():
+    np.testing.assert_allclose(holm([0.01, 0.04, 0.03, 1.0]), [0.04, 0.09, 0.09, 1.0])
+    assert holm([0.9, 0.8]).tolist() == [1.0, 1.0]
