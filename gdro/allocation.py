@@ -157,7 +157,6 @@ def square_root_law(counts, variances, mean_budget, bounds=None):
 
 def _water_filled(shares, roots, mean_budget, low, high):
     """clip(level * roots, low, high) of the given mean, which is piecewise linear and rising in the level."""
-    unbounded = mean_budget / (shares @ roots)
     free = np.array([low, high])[:, None] / np.where(roots > 0, roots, np.nan)
     knots = np.unique(np.append(free[np.isfinite(free)], 0.0))
     means = np.clip(knots[:, None] * roots, low, high) @ shares
@@ -170,7 +169,7 @@ def _water_filled(shares, roots, mean_budget, low, high):
         level = 0.0
     elif np.isinf(high):
         # past the last knot every bin rises: scale what lies above it
-        level = knots[-1] + (mean_budget - means[-1]) / (shares @ roots) if knots[-1] > 0 else unbounded
+        level = knots[-1] + (mean_budget - means[-1]) / (shares @ roots)
     else:
         rest = shares[roots == 0].sum()
         spent = shares[roots > 0].sum() * high

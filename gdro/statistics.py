@@ -55,13 +55,13 @@ def pass_at_k(correct, rollouts, k):
 
 
 def miss_probability(correct, rollouts, k):
-    """C(n-c, k) / C(n, k) without checks, for integer arrays with 0 <= c <= n and n >= k: the share of
-    k-subsets that miss.
+    """C(n-c, k) / C(n, k) without checks, for integer arrays of one shape with 0 <= c <= n and n >= k: the
+    share of k-subsets that miss.
 
     >>> miss_probability(np.array([1]), np.array([4]), 2)
     array([0.5])
     """
-    miss = np.ones(np.broadcast_shapes(np.shape(correct), np.shape(rollouts)))
+    miss = np.ones(np.shape(rollouts))
     for i in range(k):
         miss *= np.maximum(rollouts - correct - i, 0) / (rollouts - i)
     return miss

@@ -250,6 +250,9 @@ def test_square_root_law_by_hand():
         ([1e-320, 1e-320], 4, (2, 12), [4, 4]),
         ([1.0, 4.0], 3, (0, 3.5), [2.5, 3.5]),
         ([1.0, 4.0], 3, (2.5, np.inf), [2.5, 3.5]),
+        ([1.0, 9.0], 8, (2.5, np.inf), [4, 12]),
+        ([1.0, 9.0], 0.5, (0.5, 5), [0.5, 0.5]),
+        ([1.0, 9.0], 2, (0, 5), [1, 3]),
     ],
 )
 def test_square_root_law_at_its_corners(variances, mean, bounds, expected):
@@ -323,6 +326,11 @@ def test_bad_variances_and_bounds_are_named():
         variance_optimal([1], [1.0], [0, 1], 1)
     with pytest.raises(ValueError, match=r"mean_budget 13.0 is outside bounds \(2.0, 12.0\)"):
         square_root_law([1, 2], [1.0, 1.0], 13, bounds=(2, 12))
+    with pytest.raises(ValueError, match="mean_budget must be above 0, got 0"):
+        square_root_law([1, 2], [1.0, 1.0], 0)
+    for law in (square_root_law, lambda *given: variance_optimal(*given[:2], [2, 3], 6)):
+        with pytest.raises(ValueError, match=r"variances must have shape \(2,\), got shape \(1,\)"):
+            law([1, 1], [1.0], 4)
     with pytest.raises(ValueError, match="counts are all 0"):
         square_root_law([0, 0], [1.0, 1.0], 4)
     with pytest.raises(ValueError, match=r"unknown ties 'odd'.*'even', 'first'"):

@@ -248,7 +248,9 @@ def test_extremes_are_excluded_until_they_leave_and_still_observed():
     [
         (([3], [0], [1]), ValueError, r"prompts\[0\] is 3, above the limit 2"),
         (([0, -1], [0, 0], [1, 1]), ValueError, r"prompts\[1\] is -1, below the limit 0"),
-        (([0], [2], [1]), ValueError, r"correct\[0\] is 2, above the 1 rollouts of prompt 0"),
+        (([1, 0], [1, 2], [1, 1]), ValueError, r"correct\[1\] is 2, above the 1 rollouts of prompt 0"),
+        (([0], [0], [2**32]), ValueError, r"rollouts\[0\] is 4294967296, above the limit 4294967295"),
+        (([0, 1], [0, 0], [1]), ValueError, r"rollouts must have shape \(2,\), got shape \(1,\)"),
         (([0], [-1], [1]), ValueError, r"correct\[0\] is -1"),
         (([0], [0], [-2]), ValueError, r"rollouts\[0\] is -2"),
         (([0, 1], [0], [1, 1]), ValueError, r"correct must have shape \(2,\), got shape \(1,\)"),
@@ -304,7 +306,11 @@ def test_a_state_of_other_settings_or_a_damaged_one_is_refused():
         OnlineDifficultyClassifier(3).load_state_dict(state)
     damages = (
         ("bits", {**state, "bits": state["bits"][:, 1:]}),
-        ("bins", {**state, "bins": state["bins"] + 20}),
+        ("bins.*above the limit 9", {**state, "bins": state["bins"] + np.int8(10)}),
+        ("bins.*below the limit 0", {**state, "bins": state["bins"] - np.int8(20)}),
+        ("calls are -1", {**state, "calls": -1}),
+        ("shapes 0.0", {**state, "prior_a": 0.0}),
+        ("shapes 1.0, inf", {**state, "prior_b": np.inf}),
         ("successes", {**state, "successes": state["successes"] + 1}),
         ("visits", {key: value for key, value in state.items() if key != "visits"}),
     )
@@ -315,6 +321,13 @@ def test_a_state_of_other_settings_or_a_damaged_one_is_refused():
             fresh.load_state_dict(damaged)
     for key, value in fresh.state_dict().items():
         np.testing.assert_array_equal(value, before[key])
+
+
+def test_more_bins_than_a_byte_counts():
+    classifier = OnlineDifficultyClassifier(2, edges=200, hysteresis=0.0)
+    classifier.observe([0, 1], [4, 0], [4, 4])
+    assert classifier.bins([0, 1]).tolist() == [199, 0]
+    assert classifier.bins([0]).dtype == classifier.visits([0]).dtype == np.int64
 
 
 def test_a_state_of_damaged_counts_is_refused():

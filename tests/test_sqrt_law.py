@@ -107,7 +107,9 @@ def test_a_negative_loss_has_no_proportion_and_changes_nothing():
     with pytest.raises(ValueError, match=r"a loss is -0\.1: .* signal 'error' or 'spread'"):
         rule.observe([0, 1], [0.3, -0.1])
     np.testing.assert_allclose(rule.variances, [0.04, 0.16])
-    with pytest.raises(ValueError, match="num_bins: saved 2, here 3"):
+    rule.observe([0, 1], [0.0, 0.0])
+    np.testing.assert_allclose(rule.variances, [0.18**2, 0.36**2])
+    with pytest.raises(ValueError, match=r"state of LossProportional .*num_bins: saved 2, here 3"):
         LossProportional(3, ARMS, 4).load_state_dict(rule.state_dict())
 
 
@@ -121,7 +123,7 @@ def test_state_round_trip_and_foreign_states():
     with pytest.raises(ValueError, match=r"ema_rate: saved 0\.1, here 0\.05"):
         slower.load_state_dict(rule.state_dict())
     np.testing.assert_allclose(slower.variances, [0, 0, 0.2])
-    with pytest.raises(ValueError, match="lacks 'variance_counts'"):
+    with pytest.raises(ValueError, match="SquareRootLaw lacks 'variance_counts'"):
         other.load_state_dict(
             {name: value for name, value in rule.state_dict().items() if name != "variance_counts"}
         )
@@ -132,6 +134,8 @@ def test_state_round_trip_and_foreign_states():
     [
         ([0, 1], [0.0, 0.0], None, "needs variances"),
         ([0, 1], [0.0, 0.0], [0.1, -0.2], r"variances\[1\] is -0\.2"),
+        ([0, 1], [0.0, 0.0], [0.1], r"variances must have shape \(2,\)"),
+        ([0, 1], [0.0], [0.1, 0.2], r"losses must have shape \(2,\)"),
         ([0, 1], [0.0, np.nan], [0.1, 0.2], r"losses\[1\] is nan"),
         ([0, 3], [0.0, 0.0], [0.1, 0.2], r"bins\[1\] is 3, above the limit 2"),
     ],
@@ -149,6 +153,7 @@ def test_bad_observations_change_nothing(bins, losses, variances, words):
         ((3, (1, 2), 2), "below the limit 2"),
         ((3, ARMS, 13), "mean_budget 13 is outside the arms"),
         ((3, ARMS, 4, 0.0), "ema_rate must be above 0"),
+        ((3, ARMS, 4, 1.1), "ema_rate must be at most 1"),
         ((0, ARMS, 4), "num_bins must be at least 1"),
     ],
 )

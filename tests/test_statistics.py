@@ -63,7 +63,7 @@ def test_pass_at_k_has_exact_ends_and_broadcasts():
     ("arguments", "error", "message"),
     [
         (([1], [3], 4), ValueError, "pass@4 needs at least 4 rollouts a prompt, got 3"),
-        (([5], [4], 2), ValueError, "correct is 5 of 4 rollouts"),
+        (([4, 5], [4, 4], 2), ValueError, "correct is 5 of 4 rollouts"),
         (([-1], [4], 2), ValueError, "-1, below the limit 0"),
         (([1], [4], 0), ValueError, "k must be at least 1, got 0"),
         (([0.5], [4], 2), TypeError, "correct must be integers"),
@@ -238,6 +238,16 @@ def test_relative_difference_is_the_ratio_and_is_scale_free():
     assert relative_difference([[2.0, 2.0]], [[1.0, 1.0]]) == Interval(1.0, 1.0, 1.0)
 
 
+@pytest.mark.parametrize("prompts", ["shared", "nested"])
+def test_a_difference_to_a_constant_is_an_interval_of_its_own(prompts):
+    a = np.random.default_rng(9).random((3, 30))
+    alone = bootstrap_interval(a, prompts=prompts)
+    paired = paired_difference(a, np.ones_like(a), prompts=prompts)
+    relative = relative_difference(a, np.ones_like(a), prompts=prompts)
+    for other in (paired, relative):
+        assert (other.low + 1, other.high + 1) == pytest.approx((alone.low, alone.high), abs=1e-12)
+
+
 def test_a_seed_gives_the_same_interval_and_another_one_another():
     values = np.random.default_rng(7).random((2, 40))
     assert bootstrap_interval(values, seed=1) == bootstrap_interval(values, seed=1)
@@ -263,10 +273,13 @@ def test_counting_prompts_gives_the_means_of_gathering_them():
 
 def test_chunks_do_not_change_what_is_resampled(monkeypatch):
     values = np.random.default_rng(8).random((3, 50))
+    between = np.repeat(np.arange(3.0)[:, None] ** 2, 50, axis=1)  # prompts alike: new draws do not matter
     whole = bootstrap_interval(values, resamples=4000)
+    whole_between = bootstrap_interval(between, np.median, resamples=500)
     monkeypatch.setattr("gdro.statistics._CHUNK", 1000)
     parts = bootstrap_interval(values, resamples=4000)
     assert (parts.estimate, parts.low, parts.high) == pytest.approx((whole.estimate, whole.low, whole.high))
+    assert bootstrap_interval(between, np.median, resamples=500) == whole_between
     both = paired_difference(values, np.zeros_like(values), resamples=4000)
     assert (both.low, both.high) == pytest.approx((whole.low, whole.high))  # more quantities, the same draws
 
