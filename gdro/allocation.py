@@ -158,7 +158,7 @@ def square_root_law(counts, variances, mean_budget, bounds=None):
 def _water_filled(shares, roots, mean_budget, low, high):
     """clip(level * roots, low, high) of the given mean, which is piecewise linear and rising in the level."""
     free = np.array([low, high])[:, None] / np.where(roots > 0, roots, np.nan)
-    knots = np.unique(np.append(free[np.isfinite(free)], 0.0))
+    knots = np.unique(free[np.isfinite(free)])
     means = np.clip(knots[:, None] * roots, low, high) @ shares
     above = np.searchsorted(means, mean_budget)
     if above < knots.size and above > 0:

@@ -232,7 +232,7 @@ def _traced(problem, kind):
             tied = tied or int(np.count_nonzero(best)) > 1
         remaining = int(after[arm])
         totals.append(int(problem.spends[b, arm]))
-    return (totals if remaining == 0 else None), tied
+    return totals, tied
 
 
 def best_split(problem):
@@ -266,7 +266,7 @@ def _split_options(problem, kind):
 
 def _with_split(problem, b, own, solve):
     """Totals of all bins: ``own`` for the split bin b, and what ``solve`` finds for the others."""
-    others = solve(problem.without(b, problem.budget - own)) if problem.counts.size > 1 else []
+    others = solve(problem.without(b, problem.budget - own))
     return [*others[:b], own, *others[b:]]
 
 
@@ -279,7 +279,7 @@ def drawn_totals(problem, rng):
             return None
         totals.append(int(problem.spends[b, _draw(logits, rng)]))
         remaining -= totals[-1]
-    return totals if remaining == 0 else None
+    return totals
 
 
 def drawn_split(problem, rng):

@@ -107,11 +107,39 @@ def test_evenness_is_of_squares():
 
 
 def test_the_even_split_of_ties():
-    """An excess of 3 on two bins of two prompts: 1 + 2 is more even than 0 + 3, which comes first."""
-    even = best_assignment([2, 2], np.zeros((2, 3)), [2, 3, 4], 11)
-    np.testing.assert_array_equal(even, [[1, 1, 0], [0, 2, 0]])
-    first = best_assignment([2, 2], np.zeros((2, 3)), [2, 3, 4], 11, ties="first")
-    np.testing.assert_array_equal(first, [[2, 0, 0], [0, 1, 1]])
+    """An excess of 5 on two bins of two prompts: 2 + 3 is more even than 1 + 4, and 0 + 5 comes first."""
+    even = best_assignment([2, 2], np.zeros((2, 4)), [2, 3, 4, 5], 13)
+    np.testing.assert_array_equal(even, [[0, 2, 0, 0], [0, 1, 1, 0]])
+    first = best_assignment([2, 2], np.zeros((2, 4)), [2, 3, 4, 5], 13, ties="first")
+    np.testing.assert_array_equal(first, [[2, 0, 0, 0], [0, 0, 1, 1]])
+
+
+def test_ties_beside_a_split_bin():
+    """Bin 0 must be split; the others share 4 as 2 + 2, or 0 + 4, which comes first."""
+    log_probs = np.full((3, 5), -np.inf)
+    log_probs[0, :2] = log_probs[1:, ::2] = 0.0
+    for ties, arms in (("even", [2, 2]), ("first", [0, 4])):
+        found = best_assignment([2, 1, 1], log_probs, np.arange(5), 5, ties=ties)
+        assert found[0].tolist() == [1, 1, 0, 0, 0]
+        assert found[1:].argmax(axis=1).tolist() == arms
+
+
+def test_blocks_do_not_change_what_is_found(monkeypatch):
+    counts, arms, budget = [3, 2, 4, 1, 2], np.arange(2, 7), 47
+    log_probs = np.random.default_rng(1).choice([0.0, -0.5, -1.0], size=(5, 5))
+
+    def found():
+        return [
+            best_assignment(counts, log_probs, arms, budget),
+            best_assignment(counts, log_probs, arms, budget, ties="first"),
+            assignment_marginals(counts, log_probs, arms, budget),
+            sample_assignment(counts, log_probs, arms, budget, np.random.default_rng(2)),
+        ]
+
+    whole = found()
+    monkeypatch.setattr(budget_tables, "_BLOCK", 5)
+    for left, right in zip(whole, found(), strict=True):
+        np.testing.assert_array_equal(left, right)
 
 
 def test_draws_stand_small_probabilities():
@@ -137,6 +165,7 @@ def test_reductions():
     assert not nobody.any()
     assert not sample_assignment([0, 0], np.zeros((2, 3)), [2, 3, 4], 0, np.random.default_rng(0)).any()
     assert not assignment_marginals([0, 0], np.zeros((2, 3)), [2, 3, 4], 0).any()
+    assert variance_optimal([], [], [2, 3], 0).shape == (0, 2)
 
 
 @settings(deadline=None, max_examples=100)
@@ -326,6 +355,9 @@ def test_bad_variances_and_bounds_are_named():
         variance_optimal([1], [1.0], [0, 1], 1)
     with pytest.raises(ValueError, match=r"mean_budget 13.0 is outside bounds \(2.0, 12.0\)"):
         square_root_law([1, 2], [1.0, 1.0], 13, bounds=(2, 12))
+    for law in (square_root_law, lambda counts, *_: one_arm_budgets(counts, 2)):
+        with pytest.raises(ValueError, match=r"counts\[1\] is -1, below the limit 0"):
+            law([2, -1], [1.0, 1.0], 4)
     with pytest.raises(ValueError, match="mean_budget must be above 0, got 0"):
         square_root_law([1, 2], [1.0, 1.0], 0)
     for law in (square_root_law, lambda *given: variance_optimal(*given[:2], [2, 3], 6)):

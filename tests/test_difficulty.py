@@ -323,6 +323,39 @@ def test_a_state_of_other_settings_or_a_damaged_one_is_refused():
         np.testing.assert_array_equal(value, before[key])
 
 
+def test_a_window_of_several_bytes_comes_back():
+    classifier = OnlineDifficultyClassifier(3, window=20)
+    classifier.observe([1] * 12, [0, 4] * 6, [4] * 12)
+    again = OnlineDifficultyClassifier(3, window=20)
+    again.load_state_dict(classifier.state_dict())
+    assert again.pass_rate([0, 1, 2]).tolist() == [0.0, 0.5, 0.0]
+
+
+def test_the_prior_is_fitted_on_its_schedule_and_comes_back():
+    classifier, rng, fitted = (
+        OnlineDifficultyClassifier(50, estimator="posterior"),
+        np.random.default_rng(0),
+        [],
+    )
+    for call in range(1, 41):
+        before = classifier.prior
+        classifier.observe(np.arange(50), rng.integers(0, 3, 50), np.full(50, 4))
+        if classifier.prior != before:
+            fitted.append(call)
+    assert fitted == [1, 2, 4, 8, 16, 32]
+    again = OnlineDifficultyClassifier(50, estimator="posterior")
+    again.load_state_dict(classifier.state_dict())
+    assert again.prior == classifier.prior
+
+
+def test_the_ring_widens_above_what_its_type_holds():
+    classifier = OnlineDifficultyClassifier(1, estimator="unbiased", window=1)
+    small = classifier.nbytes
+    for most, bytes_more in ((255, 0), (256, 2), (65_535, 2), (65_536, 6)):  # of two counts
+        classifier.observe([0], [0], [most])
+        assert classifier.nbytes == small + bytes_more
+
+
 def test_more_bins_than_a_byte_counts():
     classifier = OnlineDifficultyClassifier(2, edges=200, hysteresis=0.0)
     classifier.observe([0, 1], [4, 0], [4, 4])

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gdro.allocation import square_root_law, variance_optimal
+from gdro.batch_budget import Budget
 from gdro.reward_variance import RewardVariance
 from gdro.sqrt_law import LossProportional, SquareRootLaw
 
@@ -37,6 +38,25 @@ def test_plain_mean_counts_every_prompt_once():
     running.observe(np.array([0, 1]), [0.6, 0.5])
     np.testing.assert_allclose(running.values, [0.3, 0.5])
     np.testing.assert_array_equal(running.counts, [4, 1])
+
+
+def test_arms_and_a_whole_mean_are_plain_numbers():
+    rule = SquareRootLaw(2, np.arange(2, 5), np.float64(3.0))
+    assert rule.arms == (2, 3, 4)
+    assert type(rule.mean_budget) is int
+    SquareRootLaw(2, (2, 3, 4), 3).load_state_dict(rule.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("arms", "mean", "counts", "excluded", "shares"),
+    [
+        ((2, 3, 4), 2.5, [1, 1, 1, 1], 4, (10, 10)),
+        ((2, 3, 4), 2.25, [2], 2, (4, 5)),  # 5 + 4 would split the bin
+        ((2, 3), 2.75, [2], 6, (6, 16)),  # and so would 5 + 17
+    ],
+)
+def test_the_excluded_get_the_nearest_number_that_splits_no_bin(arms, mean, counts, excluded, shares):
+    assert Budget(arms, mean).shares(counts, excluded) == shares
 
 
 def test_before_any_variance_the_plan_is_even():
@@ -138,6 +158,7 @@ def test_state_round_trip_and_foreign_states():
         ([0, 1], [0.0], [0.1, 0.2], r"losses must have shape \(2,\)"),
         ([0, 1], [0.0, np.nan], [0.1, 0.2], r"losses\[1\] is nan"),
         ([0, 3], [0.0, 0.0], [0.1, 0.2], r"bins\[1\] is 3, above the limit 2"),
+        ([0, -2], [0.0, 0.0], [0.1, 0.2], r"bins\[1\] is -2, below the limit -1"),
     ],
 )
 def test_bad_observations_change_nothing(bins, losses, variances, words):
