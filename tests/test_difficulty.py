@@ -349,9 +349,9 @@ def test_the_prior_is_fitted_on_its_schedule_and_comes_back():
 
 
 def test_the_ring_widens_above_what_its_type_holds():
-    classifier = OnlineDifficultyClassifier(1, estimator="unbiased", window=1)
-    small = classifier.nbytes
     for most, bytes_more in ((255, 0), (256, 2), (65_535, 2), (65_536, 6)):  # of two counts
+        classifier = OnlineDifficultyClassifier(1, estimator="unbiased", window=1)
+        small = classifier.nbytes
         classifier.observe([0], [0], [most])
         assert classifier.nbytes == small + bytes_more
 

@@ -252,6 +252,8 @@ def test_a_seed_gives_the_same_interval_and_another_one_another():
     values = np.random.default_rng(7).random((2, 40))
     assert bootstrap_interval(values, seed=1) == bootstrap_interval(values, seed=1)
     assert bootstrap_interval(values, seed=1) != bootstrap_interval(values, seed=2)
+    going_on = np.random.default_rng(1)
+    assert bootstrap_interval(values, seed=going_on) != bootstrap_interval(values, seed=going_on)
     state = np.random.get_state()[1].copy()  # noqa: NPY002
     bootstrap_interval(values)
     np.testing.assert_array_equal(state, np.random.get_state()[1])  # noqa: NPY002
