@@ -331,6 +331,12 @@ def test_a_window_of_several_bytes_comes_back():
     assert again.pass_rate([0, 1, 2]).tolist() == [0.0, 0.5, 0.0]
 
 
+@pytest.mark.parametrize(("k", "expected"), [({}, 8 / 9), ({"k": 2}, 2 / 3)])
+def test_an_unseen_prompt_has_the_mean_of_the_uniform_prior(k, expected):
+    classifier = OnlineDifficultyClassifier(1, estimator="posterior", **k)
+    assert classifier.pass_rate([0])[0] == pytest.approx(expected)  # 1 - E (1 - p)^k, k is 8 by default
+
+
 def test_the_prior_is_fitted_on_its_schedule_and_comes_back():
     classifier, rng, fitted = (
         OnlineDifficultyClassifier(50, estimator="posterior"),
