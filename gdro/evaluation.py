@@ -8,7 +8,6 @@ from datasets import Dataset
 
 from gdro import checks, engines
 from gdro.finite_rewards import checked_rewards, named_if_slow
-from gdro.rows import refuse_long_prompt
 
 COLUMNS = ("suite", "prompt_id", "level", "correct", "k", "tokens")
 
@@ -58,9 +57,7 @@ def evaluate(
     _check_reward(reward_func, dataset)
     decoding = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
     rows = [dict(row) for row in dataset]
-    ids = prompt_ids(tokenizer, rows)
-    for row, own in zip(rows, ids, strict=True):
-        refuse_long_prompt(f"the prompt {row['prompt_id']}", len(own), engine.positions)
+    ids = prompt_ids(tokenizer, rows, engine.positions)
     order = np.argsort([len(x) for x in ids], kind="stable")
     correct, tokens = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
     size = max(1, batch_size // num_samples)
@@ -86,9 +83,10 @@ def _described(rows):
     return pd.DataFrame(kept)
 
 
-def prompt_ids(tokenizer, rows) -> list[list[int]]:
+def prompt_ids(tokenizer, rows, positions=None) -> list[list[int]]:
     """Token ids of the rows' prompts as TRL trains on them: texts as they are, conversations by the chat
-    template. A prompt without tokens raises ``ValueError`` with its text and ``prompt_id``."""
+    template. A prompt without tokens, or one that leaves a model of so many ``positions`` none for a
+    completion, raises ``ValueError`` with its ``prompt_id``."""
     prompts = [row["prompt"] for row in rows]
     if isinstance(prompts[0], str):
         found = tokenizer(prompts)["input_ids"]
@@ -99,6 +97,11 @@ def prompt_ids(tokenizer, rows) -> list[list[int]]:
     for row, ids in zip(rows, found, strict=True):
         if not ids:
             raise ValueError(f"the prompt {row['prompt']!r} ({row['prompt_id']}) has no tokens: leave it out")
+        if positions is not None and len(ids) >= positions:
+            raise ValueError(
+                f"the prompt {row['prompt_id']} has {len(ids)} tokens, and the model has positions for "
+                f"{positions}, completion included: leave it out, or shorten it"
+            )
     return found
 
 

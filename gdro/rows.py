@@ -51,16 +51,6 @@ def positions(model):
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
-def refuse_long_prompt(what, length, limit):
-    """``ValueError`` for a prompt of ``length`` tokens that leaves a model of ``limit`` positions none for a
-    completion."""
-    if limit is not None and length >= limit:
-        raise ValueError(
-            f"{what} has {length} tokens, and the model has positions for {limit}, completion included: "
-            "leave it out, or shorten it"
-        )
-
-
 def fixed_bins(dataset, column, numbers):
     """(prompts,) bin of each prompt from ``column``: whole numbers >= 0 as they are, texts in sorted order.
 

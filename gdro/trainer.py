@@ -120,8 +120,8 @@ class GDROTrainer(ResumableGRPOTrainer):
         limit = data_rows.positions(self.model)
         for row, prompt in enumerate(dataset["prompt"] if limit is not None else ()):
             if len(str(prompt).encode(errors="replace")) >= limit:
-                (ids,) = prompt_ids(self.processing_class, [{"prompt": prompt, data_rows.PROMPT_ID: row}])
-                data_rows.refuse_long_prompt(f"the prompt of row {row}", len(ids), limit)
+                named = {"prompt": prompt, data_rows.PROMPT_ID: f"of row {row}"}
+                prompt_ids(self.processing_class, [named], limit)
 
     def _set_signature_columns_if_needed(self):
         super()._set_signature_columns_if_needed()
